@@ -13,6 +13,7 @@ from rollstream.client.evaluate import evaluate
 from rollstream.client.evaluation import EvaluationRequest
 from rollstream.local.demo import options
 from rollstream.process.settings.declared import Declaration
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.prompt import AgentChoice
 from tests.bench.pairs import count_option, say, scratch, tell
 from tests.bench.tool_task import SCHEMA, hidden_digits_server
@@ -58,9 +59,11 @@ def _run(run_dir: Path, url: str, *, seed: int, steps: int, groups: int, prompts
     model = run_dir / "model"
     _warm_up(run_dir, model, seed)
     settings = _settings(run_dir, model, url, seed=seed, steps=steps, groups=groups)
-    with a_whole_loop(run_dir, settings) as loop:
+    with a_whole_loop(run_dir, settings, poses=False) as loop:
         loop.until(lambda: loop.watch.state.version_applied is not None, "version 0", _STALLED_SECONDS)
+        # Else a newer version may come before all of them are answered.
         before = _share(loop, 0, prompts)
+        loop.start_producer()
         loop.until(lambda: loop.watch.state.step >= steps, f"step {steps}", _STALLED_SECONDS)
         newest = loop.watch.state.version_published or 0
         loop.until(lambda: loop.watch.state.version_applied == newest, f"version {newest}", _STALLED_SECONDS)
@@ -122,5 +125,6 @@ def _share(loop: WholeLoop, version: int, prompts: int) -> float:
         num_prompts=prompts,
     )
     report = evaluate(loop.run, request)
-    assert report.mean_reward is not None, report.failures
+    if report.mean_reward is None or report.num_completed < prompts:
+        raise BrokenWorldError(f"version {version} answered {report.num_completed} of {prompts}: {report.failures}")
     return report.mean_reward

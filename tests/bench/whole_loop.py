@@ -15,7 +15,7 @@ from rollstream.local.demo.watch import LoopWatch
 from rollstream.local.keep_alive import StageState
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import Supervisor, stage_process
-from rollstream.process.settings.base import StageSettings
+from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 
 _ENGINE: Final = "VLLM::EngineCor"
@@ -26,12 +26,17 @@ _GONE: Final = (StageState.FENCED, StageState.MISCONFIGURED)
 class WholeLoop:
     """A run whose stages live."""
 
-    def __init__(self, run: Run, stack: LocalStack, supervisor: Supervisor) -> None:
+    def __init__(self, run: Run, stack: LocalStack, supervisor: Supervisor, start: Callable[[Stage], None]) -> None:
         self.run = run
         self.watch = LoopWatch(run)
         self._stack = stack
         self._supervisor = supervisor
+        self._start = start
         self._used: dict[int, dict[str, float]] = {}
+
+    def start_producer(self) -> None:
+        """Pose tasks, where that was not begun with all else."""
+        self._start("producer")
 
     def until(self, is_there: Callable[[], bool], what: str, stalled_seconds: float) -> None:
         """Wait, as long as steps are made or groups close, and no stage ends for good."""
@@ -72,8 +77,11 @@ class WholeLoop:
 
 
 @contextmanager
-def a_whole_loop(directory: Path, settings: dict[str, Any]) -> Iterator[WholeLoop]:
-    """Start everything in `directory`, with these settings of the stages, and stop it when the block ends."""
+def a_whole_loop(directory: Path, settings: dict[str, Any], *, poses: bool = True) -> Iterator[WholeLoop]:
+    """Start everything in `directory`, with these settings of the stages, and stop it when the block ends.
+
+    Without `poses` all but the producer.
+    """
     cores = divide_cores()
     stack = LocalStack(directory, placement=cores.rest)
     stack.up()
@@ -82,9 +90,14 @@ def a_whole_loop(directory: Path, settings: dict[str, Any]) -> Iterator[WholeLoo
         run = Run(StageSettings.load(config))
         run.admin().create_topics(run.name, partitions=2)
         with Supervisor(directory) as supervisor:
-            for stage in ("generator", "trainer", "scorer", "producer"):
+
+            def start(stage: Stage) -> None:
                 supervisor.start(stage_process(stage, config, placement=cores.placement_of(stage)))
-            loop = WholeLoop(run, stack, supervisor)
+
+            stages: tuple[Stage, ...] = ("generator", "trainer", "scorer", "producer")
+            for stage in stages[: None if poses else -1]:
+                start(stage)
+            loop = WholeLoop(run, stack, supervisor, start)
             try:
                 yield loop
             finally:
