@@ -130,7 +130,9 @@ def test_g19_dpo_pairs_the_best_with_the_worst_where_they_differ_by_a_tenth(tmp_
     assert (rows[0]["chosen"][-1]["content"], rows[0]["rejected"][-1]["content"]) == ("1.0", "0.0")
 
 
-@pytest.mark.parametrize("reward", ["1" + "0" * 400, "true", '"1"', "1e400"])
+@pytest.mark.parametrize(
+    "reward", ["1" + "0" * 400, "true", '"1"', "1e400", '1.0, "mask_sample": true', '1.0, "failure_kind": "judge"']
+)
 def test_what_is_no_reward_of_ours_makes_neither_pairs_nor_examples(tmp_path: Path, reward: str) -> None:
     path, output = rollouts_of(tmp_path, [[0.0, 0.25]]), tmp_path / "made.jsonl"
     path.write_text(path.read_text().replace('"reward": 0.25', f'"reward": {reward}'))

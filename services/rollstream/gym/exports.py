@@ -130,8 +130,10 @@ def _rollouts(rows: RowSource) -> Iterator[ReadRow]:
 
 
 def _reward(row: ReadRow) -> float | None:
-    """Its reward; None without one, which is no 0."""
+    """Its reward; None without one, and where its server says that it means nothing: that is no 0."""
     reward = row.fields.get("reward")
+    if row.fields.get("mask_sample") is True or row.fields.get("failure_kind"):
+        return None
     if isinstance(reward, bool) or not isinstance(reward, int | float):
         return None
     return float(reward) if abs(reward) <= MAX_REWARD else None
