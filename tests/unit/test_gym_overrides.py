@@ -35,7 +35,7 @@ def test_a_plus_adds_two_set_again_and_a_tilde_takes_away() -> None:
         (["+limit"], "'+limit' has no value"),
         (["--limit=3"], "cannot read '--limit=3': expected +key=value"),
         (["+a=[1"], "cannot read '+a=[1'"),
-        (["+a=${oc.env:NO_SUCH_VARIABLE_HERE}"], "cannot resolve the values"),
+        (["+a=${oc.env:NO_SUCH_VARIABLE_HERE}"], "cannot resolve a"),
     ],
 )
 def test_a_word_that_can_not_be_read_is_named(words: list[str], why: str) -> None:

@@ -112,3 +112,36 @@ def reverify(words: tuple[str, ...]) -> None:
     from rollstream.gym.reverify import reverify as run
 
     raise SystemExit(run(from_words(ReverifyOptions, words), stop_on_signals(), say))
+
+
+@command.command("run")
+@_of_words
+def run(words: tuple[str, ...]) -> None:
+    """Start model, agent and resources servers, until Ctrl-C: "+config_paths=[FILE,FILE]", and +KEY=VALUE over them."""
+    from rollstream.cli.collecting import stop_on_signals
+    from rollstream.gym.servers.running import run_servers
+
+    run_servers(words, stop_on_signals(), say)
+
+
+@command.command("status")
+@_of_words
+def status(words: tuple[str, ...]) -> None:
+    """Say which servers of `ng_run` answer: +head_server.port."""
+    from rollstream.gym.options import from_words
+    from rollstream.gym.servers.options import StatusOptions
+    from rollstream.gym.servers.status import show_status
+
+    raise SystemExit(0 if show_status(from_words(StatusOptions, words), say) else 70)
+
+
+@command.command("dump-config")
+@_of_words
+def dump_config(words: tuple[str, ...]) -> None:
+    """Print the configuration that `ng_run` with the same words has, keys and passwords hidden."""
+    import yaml
+
+    from rollstream.gym.servers.config import merged, without_secrets
+
+    for line in yaml.safe_dump(without_secrets(merged(words)), sort_keys=False, allow_unicode=True).splitlines():
+        say(line)

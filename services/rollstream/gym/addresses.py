@@ -58,11 +58,19 @@ class HeadAddresses:
         if name not in self._servers:
             known = ", ".join(sorted(self._servers)[:_SHOWN]) or "none"
             raise ConfigurationError(f"{self._head} runs no {self._kind} {name!r}; it runs {known}: correct the name")
-        place = _place(self._servers[name])
-        host, port = place.get("host"), place.get("port")
-        if not isinstance(host, str) or type(port) is not int or not 0 < port < 2**16:
-            raise ConfigurationError(f"{self._head} gives no host and port of {name!r}, but {host!r}, {port!r}")
-        return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+        return _url(_place(self._servers[name]), f"{name!r} of {self._head}")
+
+
+def url_of(config: Mapping[str, Any], kind: str, name: str) -> str:
+    """The address of a server in a configuration. Raises `ConfigurationError` if it has none."""
+    return _url(_place(config[name][kind]), repr(name))
+
+
+def _url(place: Mapping[str, Any], what: str) -> str:
+    host, port = place.get("host"), place.get("port")
+    if not isinstance(host, str) or type(port) is not int or not 0 < port < 2**16:
+        raise ConfigurationError(f"no host and port of {what}, but {host!r}, {port!r}")
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 
 def _place(implementations: Any) -> Mapping[str, Any]:

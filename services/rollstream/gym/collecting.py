@@ -14,6 +14,7 @@ from rollstream.gym.figures import advice, figures_of
 from rollstream.gym.names import MATERIALIZED, beside
 from rollstream.gym.options import DEFAULT, GymCollectOptions
 from rollstream.gym.output import rollout_row
+from rollstream.gym.packaged_files import packaged_or_own
 from rollstream.gym.prompts import PromptTemplate
 from rollstream.gym.rows import Expansion, GymTasks
 from rollstream.offline.collection import CollectReport, collect
@@ -42,7 +43,7 @@ def collect_rollouts(options: GymCollectOptions, stop: Stop, say: Say) -> int:
         raise ConfigurationError(f"output_jsonl_fpath {output} is the input itself: name another one")
     template = None if options.prompt_config is None else PromptTemplate.read(options.prompt_config)
     settings, expansion = _settings(options, template), _expansion(options, template)
-    tasks = GymTasks(open_rows(options.input_jsonl_fpath), expansion, beside(output, MATERIALIZED))
+    tasks = GymTasks(open_rows(packaged_or_own(options.input_jsonl_fpath)), expansion, beside(output, MATERIALIZED))
     report = collect(settings, tasks, GymServerAsker(_target(options)), stop, rollout_row)
     for line in report.lines():
         say(line)

@@ -6,7 +6,7 @@ knows.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from rollstream.schemas.errors import ConfigurationError
@@ -15,10 +15,10 @@ _WORD: Final = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[A-Za-z_][\w.\[\]-]*)(?:
 _MAX_WORDS: Final = 1000
 
 
-def overridden(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
-    """The values that `words` set, as plain dicts and lists; `known`: keys that need no `+`.
+def overridden(words: Sequence[str], known: Collection[str], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`base` with the values that `words` set, as plain dicts and lists; `known`: keys that need no `+`.
 
-    Raises `ConfigurationError` that names the word.
+    Raises `ConfigurationError` that names the word, or the place of a reference `${…}` to what is not there.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -26,7 +26,7 @@ def overridden(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
 
     if len(words) > _MAX_WORDS:
         raise ConfigurationError(f"{len(words)} words are more than {_MAX_WORDS}: put values into a file")
-    config = OmegaConf.create({})
+    config = OmegaConf.create(dict(base or {}))
     for word in words:
         try:
             _apply(config, word, known)
@@ -34,8 +34,10 @@ def overridden(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
             raise ConfigurationError(f"cannot read {word!r}: {str(error).splitlines()[0]}") from error
     try:
         found = OmegaConf.to_container(config, resolve=True)
-    except OmegaConfBaseException as error:
-        raise ConfigurationError(f"cannot resolve the values: {str(error).splitlines()[0]}") from error
+    except (OmegaConfBaseException, RecursionError) as error:
+        place = getattr(error, "full_key", None) or "the values"
+        said = f"cannot resolve {place}: {str(error).splitlines()[0]}"
+        raise ConfigurationError(f"{said}: set it with +KEY=VALUE, or correct the name") from error
     assert isinstance(found, dict)
     return {str(name): value for name, value in found.items()}
 

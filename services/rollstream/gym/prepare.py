@@ -13,6 +13,7 @@ from typing import Any, Final
 from rollstream.gym.aggregate import middle
 from rollstream.gym.names import AGENT, PARAMS, beside
 from rollstream.gym.options import PrepareOptions
+from rollstream.gym.packaged_files import packaged_or_own
 from rollstream.offline.statistics import RewardStatistics
 from rollstream.process.database import Database
 from rollstream.process.files import replace_text
@@ -65,7 +66,7 @@ def dataset_metrics(path: Path) -> dict[str, Any]:
     """The metrics of a file. Memory does not grow with its rows."""
     num_rows, bad = 0, list[str]()
     with Database(None, _TABLES) as database:
-        for row in open_rows(path):
+        for row in open_rows(packaged_or_own(path)):
             problem = row.why if not isinstance(row, ReadRow) else _problem(row.fields)
             if problem:
                 bad.append(f"{row.where}: {problem}")
@@ -86,7 +87,7 @@ def _datasets(paths: tuple[Path, ...]) -> Iterator[Dataset]:
 
     for path in paths:
         try:
-            with path.open("rb") as stream:
+            with packaged_or_own(path).open("rb") as stream:
                 found = safe_load(stream.read(_MAX_CONFIG_BYTES))
         except (OSError, YAMLError) as error:
             raise ConfigurationError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
@@ -184,7 +185,7 @@ def _collate(datasets: list[Dataset], output: Path) -> int:
     with write_rows(output, "jsonl") as writer:
         for dataset in datasets:
             agent = {"type": _AGENTS, "name": dataset.agent}
-            for row in open_rows(dataset.path):
+            for row in open_rows(packaged_or_own(dataset.path)):
                 assert isinstance(row, ReadRow)
                 writer.write({**row.fields, AGENT: agent})
                 num_rows += 1

@@ -119,8 +119,8 @@ class HttpConnection:
         return Said(reply.text, None if reply.is_ok else f"status {reply.status}")
 
     async def verify(self, said: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The whole answer of the server."""
-        response = response_of(self._session_id, self._task, said)
+        """The whole answer of the server on the sample, or on the `response` that `said` has."""
+        response = said.get("response") or response_of(self._session_id, self._task, said)
         reply = await self._post("verify", {**row_of(self._task), "response": response})
         _refuse(reply, "verify")
         if has_more_values(reply.content, self._settings.max_answer_bytes):
@@ -172,7 +172,7 @@ class HttpConnection:
         if reply.status == _BUSY:
             raise RepeatableToolError(reply.shown)
         if reply.status == FENCED:
-            raise FencedToolError(f"{route}: another process goes on with this session, {reply.shown}")
+            raise FencedToolError(f"{route}: the session is another process's, or not open any more, {reply.shown}")
         if reply.status in _REFUSED_KEY:
             raise ToolError(f"{route}: the server refuses the key among the options, {reply.shown}")
         if 300 <= reply.status < 400:
