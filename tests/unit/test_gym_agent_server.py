@@ -16,6 +16,7 @@ from rollstream.gym.servers.settings import AgentSettings, ModelSettings
 from tests.harness.gym_stack import answering, placed
 from tests.harness.resources_server import Resources, resources
 from tests.harness.scripted_model import Item, ScriptedModel, calls, says, scripted_model
+from tests.harness.waits import in_a_loop
 
 TOOLS = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("add", "read")]
 ROW = {"responses_create_params": {"input": "Add 2.", "tools": TOOLS}, "anything": {"else": [1, None]}}
@@ -52,11 +53,14 @@ def then_done(*first: Item) -> Any:
     return lambda items: list(first) if len(items) == 1 else [says("done")]
 
 
+@in_a_loop
 async def test_a_rollout_is_seeded_run_verified_and_closed_in_one_session_with_the_row_as_it_came() -> None:
-    with scripted_model(answer=then_done(calls("add", {"by": 2}), calls("read", {}, "call-2"))) as model:
-        with resources(knows_ids=False) as tools:
-            async with agent(model, tools) as url:
-                answer = await ran(url)
+    with (
+        scripted_model(answer=then_done(calls("add", {"by": 2}), calls("read", {}, "call-2"))) as model,
+        resources(knows_ids=False) as tools,
+    ):
+        async with agent(model, tools) as url:
+            answer = await ran(url)
     assert answer.status_code == 200, answer.text
     found = answer.json()
     assert found["reward"] == 2.0
@@ -71,11 +75,14 @@ async def test_a_rollout_is_seeded_run_verified_and_closed_in_one_session_with_t
 
 
 @pytest.mark.parametrize("status", ["500", "404", "422"])
+@in_a_loop
 async def test_g7_what_a_tool_answers_with_an_error_is_its_output_and_the_reward_is_computed(status: str) -> None:
-    with scripted_model(answer=then_done(calls("add", {"by": 2}))) as model:
-        with resources(faults={"add": [status]}) as tools:
-            async with agent(model, tools) as url:
-                answer = await ran(url)
+    with (
+        scripted_model(answer=then_done(calls("add", {"by": 2}))) as model,
+        resources(faults={"add": [status]}) as tools,
+    ):
+        async with agent(model, tools) as url:
+            answer = await ran(url)
     assert answer.status_code == 200, answer.text
     assert outputs(answer) == [f"as told: {status}"]
     assert answer.json()["reward"] == 0.0
@@ -92,6 +99,7 @@ async def test_g7_what_a_tool_answers_with_an_error_is_its_output_and_the_reward
         (calls("x" * 10**6, {}), "no tool is called"),
     ],
 )
+@in_a_loop
 async def test_g7_broken_arguments_and_unknown_tools_are_error_items_and_arrive_nowhere(call: Item, said: str) -> None:
     with scripted_model(answer=then_done(call)) as model, resources() as tools:
         async with agent(model, tools) as url:
@@ -102,17 +110,21 @@ async def test_g7_broken_arguments_and_unknown_tools_are_error_items_and_arrive_
 
 
 @pytest.mark.parametrize("fault", ["leave", "huge", "redirect", "zipped", "cookies", "503", "409"])
+@in_a_loop
 async def test_a_tool_that_says_nothing_of_a_call_leaves_the_rollout_without_a_reward(fault: str) -> None:
-    with scripted_model(answer=then_done(calls("add", {"by": 2}))) as model:
-        with resources(faults={"add": [fault]}) as tools:
-            async with agent(model, tools) as url:
-                answer = await ran(url)
+    with (
+        scripted_model(answer=then_done(calls("add", {"by": 2}))) as model,
+        resources(faults={"add": [fault]}) as tools,
+    ):
+        async with agent(model, tools) as url:
+            answer = await ran(url)
     assert answer.status_code == 502
     assert "reward" not in answer.json()
     assert (tools.count("add"), tools.count("verify"), tools.count("close_session")) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("fault", ["500", "garbage", "list", "leave"])
+@in_a_loop
 async def test_a_verifier_that_gives_no_verdict_leaves_the_rollout_without_a_reward(fault: str) -> None:
     with scripted_model(answer=lambda items: [says("done")]) as model, resources(faults={"verify": [fault]}) as tools:
         async with agent(model, tools) as url:
@@ -121,18 +133,22 @@ async def test_a_verifier_that_gives_no_verdict_leaves_the_rollout_without_a_rew
     assert tools.count("close_session") == 1
 
 
+@in_a_loop
 async def test_a_tool_that_hangs_ends_at_its_deadline_and_a_model_at_that_of_the_rollout() -> None:
-    with scripted_model(answer=then_done(calls("add", {"by": 2}))) as model:
-        with resources(faults={"add": ["hang"]}) as tools:
-            async with agent(model, tools, tool_seconds=0.3) as url:
-                late = await ran(url)
-            async with agent(model, tools, run_seconds=0.3) as url:
-                later = await ran(url)
+    with (
+        scripted_model(answer=then_done(calls("add", {"by": 2}))) as model,
+        resources(faults={"add": ["hang"]}) as tools,
+    ):
+        async with agent(model, tools, tool_seconds=0.3) as url:
+            late = await ran(url)
+        async with agent(model, tools, run_seconds=0.3) as url:
+            later = await ran(url)
     assert (late.status_code, "longer than 0.3 s" in late.text) == (502, True)
     assert (later.status_code, "run_seconds" in later.text) == (502, True)
     assert tools.count("close_session") == 2
 
 
+@in_a_loop
 async def test_a_model_that_calls_for_ever_ends_at_max_steps_and_one_turn_makes_at_most_16_calls() -> None:
     many = [calls("add", {"by": 1}, f"call-{number}") for number in range(20)]
     with scripted_model(answer=lambda items: many) as model, resources() as tools:
@@ -142,6 +158,7 @@ async def test_a_model_that_calls_for_ever_ends_at_max_steps_and_one_turn_makes_
     assert "at most 16 calls at once" in outputs(answer)[-1]
 
 
+@in_a_loop
 async def test_a_model_without_room_for_another_turn_has_ended_cut_off() -> None:
     full = {"error": {"message": "This model's maximum context length is 10 tokens", "code": "context_length_exceeded"}}
 
@@ -166,18 +183,22 @@ async def test_a_model_without_room_for_another_turn_has_ended_cut_off() -> None
         (web.Response(body=b"\xff"), 502),
     ],
 )
+@in_a_loop
 async def test_a_model_that_gives_no_response_is_told_from_a_request_that_it_refuses(
     reply: web.Response, status: int
 ) -> None:
-    with scripted_model(answer=lambda items: web.Response(body=reply.body, status=reply.status)) as model:
-        with resources() as tools:
-            async with agent(model, tools) as url:
-                found = await ran(url)
+    with (
+        scripted_model(answer=lambda items: web.Response(body=reply.body, status=reply.status)) as model,
+        resources() as tools,
+    ):
+        async with agent(model, tools) as url:
+            found = await ran(url)
     assert found.status_code == status, found.text
     assert "planted-key" not in found.text
     assert tools.count("close_session") == 1
 
 
+@in_a_loop
 async def test_vllm_model_makes_chats_of_responses_with_calls_answers_and_thoughts() -> None:
     row = {
         "responses_create_params": {**ROW["responses_create_params"], "max_output_tokens": 50, "instructions": "Be."}
@@ -200,6 +221,7 @@ async def test_vllm_model_makes_chats_of_responses_with_calls_answers_and_though
 
 
 @pytest.mark.parametrize("row", [{}, {"responses_create_params": 3}, {"responses_create_params": {"tools": 3}}])
+@in_a_loop
 async def test_a_row_without_what_it_needs_is_refused(row: dict[str, Any]) -> None:
     with scripted_model() as model, resources() as tools:
         async with agent(model, tools) as url:

@@ -16,6 +16,7 @@ from rollstream.schemas.errors import ToolError
 from rollstream.schemas.prompt import ToolCall
 from rollstream.tools.build import tool_sets
 from tests.harness.gym_stack import answering
+from tests.harness.waits import in_a_loop
 
 COUNTER = "rollstream.gym.servers.examples.counter.SessionCounter"
 MULTI_STEP = "rollstream.gym.servers.examples.multi_step.MultiStep"
@@ -84,15 +85,18 @@ async def mixed_pairs(num_pairs: int) -> None:
         await asyncio.gather(*map(bounded, range(num_pairs)))
 
 
+@in_a_loop
 async def test_g6_two_interleaved_sessions_never_mix() -> None:
     await mixed_pairs(50)
 
 
 @pytest.mark.slow
+@in_a_loop
 async def test_g6_a_thousand_pairs_of_sessions_never_mix() -> None:
     await mixed_pairs(1000)
 
 
+@in_a_loop
 async def test_the_kind_http_of_tools_calls_verifies_and_closes_sessions_of_this_server() -> None:
     """Our own client of Gym's servers: a higher attempt goes on with the state, a lower one is refused."""
     task = {"tools": [json.dumps({"name": name}) for name in ("increment_counter", "get_counter_value")]}
@@ -116,6 +120,7 @@ async def test_the_kind_http_of_tools_calls_verifies_and_closes_sessions_of_this
                 await sets["counter"].open("sample-1", 0, {**task, **row})
 
 
+@in_a_loop
 async def test_arguments_that_do_not_fit_and_a_tools_own_error_are_status_400_with_the_reason() -> None:
     async with server(OWN) as url, Client(url) as client:
         await client.post("seed_session")
@@ -127,16 +132,22 @@ async def test_arguments_that_do_not_fit_and_a_tools_own_error_are_status_400_wi
     assert garbage.status_code == 400
 
 
+@in_a_loop
 async def test_sessions_are_bounded_in_number_and_those_that_nobody_uses_are_closed() -> None:
-    async with server(max_sessions=2, session_seconds=0.4) as url:
-        async with Client(url) as one, Client(url) as two, Client(url) as three:
-            assert [(await client.post("seed_session")).status_code for client in (one, two, three)] == [200, 200, 503]
-            async with asyncio.timeout(20):
-                while (await three.post("seed_session")).status_code == 503:
-                    await asyncio.sleep(0.05)
-            assert (await one.post("get_counter_value")).status_code == 409
+    async with (
+        server(max_sessions=2, session_seconds=0.4) as url,
+        Client(url) as one,
+        Client(url) as two,
+        Client(url) as three,
+    ):
+        assert [(await client.post("seed_session")).status_code for client in (one, two, three)] == [200, 200, 503]
+        async with asyncio.timeout(20):
+            while (await three.post("seed_session")).status_code == 503:
+                await asyncio.sleep(0.05)
+        assert (await one.post("get_counter_value")).status_code == 409
 
 
+@in_a_loop
 async def test_a_verdict_needs_a_session_unless_the_server_says_that_it_needs_none() -> None:
     items = [{"type": "function_call", "name": "extract_synonym_values", "arguments": '{"synonym_values": [3, 2]}'}]
     row = {"response": {"output": items}, "expected_synonym_values": [2, 3], "minefield_label_value": 3}
@@ -159,6 +170,7 @@ async def test_a_verdict_needs_a_session_unless_the_server_says_that_it_needs_no
 @pytest.mark.parametrize(
     ("options", "why"), [({"broken": "verify"}, "not an object"), ({"key": "planted"}, "finite number")]
 )
+@in_a_loop
 async def test_no_verdict_is_a_fault_of_the_server_and_no_reward_of_0(options: dict[str, str], why: str) -> None:
     async with server(OWN, options=options) as url, Client(url) as client:
         await client.post("seed_session")
@@ -185,6 +197,7 @@ async def test_no_verdict_is_a_fault_of_the_server_and_no_reward_of_0(options: d
         ("aggregate_metrics", {}, b'{"verify_responses": 3}', 400),
     ],
 )
+@in_a_loop
 async def test_what_strangers_send_is_refused_and_the_server_goes_on(
     route: str, headers: dict[str, str], content: bytes, status: int
 ) -> None:
@@ -194,6 +207,7 @@ async def test_what_strangers_send_is_refused_and_the_server_goes_on(
         assert (await client.post("seed_session")).status_code == 200
 
 
+@in_a_loop
 async def test_metrics_of_rollouts_that_are_sent_are_those_of_files() -> None:
     rewards = [(0, 1.0), (0, 0.0), (1, 1.0)]
     rows = [{"_ng_task_index": task, "reward": reward} for task, reward in rewards]

@@ -122,6 +122,7 @@ async def resources_app(settings: ResourcesSettings) -> AsyncIterator[ASGI3Appli
             yield resources.ResourcesServer(sessions, tools, settings.reverify_mode).app()
         finally:
             sweeping.cancel()
+            await sessions.close_all()
 
 
 @asynccontextmanager

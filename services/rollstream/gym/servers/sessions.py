@@ -75,6 +75,10 @@ class Sessions:
                 _LOG.info("a session is closed that nobody used for %g s", self._idle_seconds)
                 await self._close(key)
 
+    async def close_all(self) -> None:
+        """Close every session, side by side."""
+        await asyncio.gather(*map(self._close, list(self._held)), return_exceptions=True)
+
     def _fence(self, key: str, attempt: int) -> None:
         highest = self._attempts.get(key, 0)
         if attempt < highest:
