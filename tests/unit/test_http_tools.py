@@ -190,7 +190,7 @@ def test_a_server_that_is_busy_is_asked_again_since_nothing_was_done(server: Res
     ("fault", "why"),
     [
         ("401", "the server refuses the key among the options"),
-        ("409", "another process goes on with this session"),
+        ("409", "the session is another process's, or not open any more"),
         ("redirect", "the server redirects, which is not followed"),
         ("huge", "more than the 1048576 bytes"),
         ("zipped", "the reply is compressed"),
@@ -287,7 +287,7 @@ def test_a_higher_attempt_goes_on_with_the_session_and_fences_the_lower_one(serv
 
     said, refused = with_tools(server, use)
     assert json.loads(said) == {"total": 5}
-    assert all("another process goes on with this session" in one for one in refused)
+    assert all("the session is another process's, or not open any more" in one for one in refused)
 
 
 def test_a_set_whose_server_keeps_no_sessions_by_id_is_not_reopened(server: Resources) -> None:
