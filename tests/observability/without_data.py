@@ -129,6 +129,15 @@ _BY_CHANCE: Final = "0 wherever the stages keep up with each other and the polic
 AT_REST: Final[dict[str, str]] = {
     **dict.fromkeys(
         (
+            *(f"rollstream_tools_call_seconds_{part}" for part in ("bucket", "count", "sum")),
+            "rollstream_tools_calls_total",
+            "rollstream_tools_open_sessions",
+            "rollstream_tools_sessions_total",
+        ),
+        _NO_TOOLS,
+    ),
+    **dict.fromkeys(
+        (
             *_OF_SERVING,
             *(
                 f"{histogram}_{part}"
