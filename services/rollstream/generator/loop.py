@@ -62,6 +62,7 @@ from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sa
 from rollstream.generator.parts import GeneratorParts
 from rollstream.generator.progress import ProgressKeeper
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.generator.standstill import Standstill
 from rollstream.generator.weights import WeightWatcher
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
@@ -197,7 +198,7 @@ def _watcher(parts: GeneratorParts, publisher: Publisher) -> WeightWatcher:
 async def _run_with(
     watcher: WeightWatcher, parts: GeneratorParts, publisher: Publisher, health: Health, stop: Stop
 ) -> None:
-    settings, engine = parts.settings, parts.engine
+    settings, engine, standstill = parts.settings, parts.engine, Standstill()
     agents = Agents(settings.agents)
     in_hand = InHand(settings, engine.max_model_len, agents)
     consumer = _consumer(settings, parts.run, health, in_hand)
@@ -214,7 +215,10 @@ async def _run_with(
         consumer=consumer,
         publisher=publisher,
         routes=_routes(
-            handler, in_hand, partial(headers_of_sample, parts.tracing, settings.model), _keepers(parts, publisher)
+            handler,
+            in_hand,
+            partial(headers_of_sample, parts.tracing, settings.model),
+            _keepers(parts, publisher, standstill),
         ),
         poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
         health=health,
@@ -225,6 +229,7 @@ async def _run_with(
     await first_to_end(
         run_stage(stage, stop),
         watcher.follow(keeper.note),
+        standstill.watch(),
         _beat(fleet, parts.identity.generator_id, engine, parts.current),
     )
 
@@ -249,10 +254,10 @@ class _LagKeeper:
             self._consumer.pause_for(_BEHIND)
 
 
-def _keepers(parts: GeneratorParts, publisher: Publisher) -> dict[str, ProgressKeeper]:
+def _keepers(parts: GeneratorParts, publisher: Publisher, standstill: Standstill) -> dict[str, ProgressKeeper]:
     """Who keeps how far samples have come, by the topic of their prompts."""
     return {
-        source.name: ProgressKeeper(parts.run, topic, publisher, parts.identity.generator_id)
+        source.name: ProgressKeeper(parts.run, topic, publisher, parts.identity.generator_id, standstill)
         for source, topic in ((PROMPTS, PROGRESS), (EVAL_PROMPTS, EVAL_PROGRESS))
     }
 

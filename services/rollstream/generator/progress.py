@@ -20,6 +20,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.generator import metrics
 from rollstream.generator.handler import samples_of
+from rollstream.generator.standstill import Standstill
 from rollstream.schemas.errors import EncodeError, ToolError
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.progress import TurnProgress
@@ -35,8 +36,16 @@ Kept = dict[str, list[TurnProgress]]
 class ProgressKeeper:
     """Reads and writes one topic of progress, for the partitions that this process owns."""
 
-    def __init__(self, run: Run, topic: Topic[TurnProgress], publisher: Publisher, generator_id: str) -> None:
+    def __init__(
+        self,
+        run: Run,
+        topic: Topic[TurnProgress],
+        publisher: Publisher,
+        generator_id: str,
+        standstill: Standstill,
+    ) -> None:
         run.make_codecs(topic)
+        self.standstill = standstill
         self.run = run
         self.topic = topic
         self.publisher = publisher
@@ -103,6 +112,8 @@ class PromptProgress:
             return
         self._note({progress.key})
         if is_urgent:
+            # What follows it, such as a call of a tool, is another process's if that one has the partition.
+            await keeper.standstill.over()
             await keeper.publisher.publish(record)
         else:
             await keeper.publisher.send(record, self._deliveries)
