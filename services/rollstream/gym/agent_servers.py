@@ -18,16 +18,15 @@ from typing import Any, Final
 import aiohttp
 from tenacity import (
     AsyncRetrying,
-    RetryCallState,
     retry_if_exception_type,
     retry_if_result,
     stop_after_attempt,
-    wait_random_exponential,
 )
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
-from rollstream.engines.http.replies import Reply, bounded_wait
+from rollstream.engines.http.outgoing import CONNECT_SECONDS, last, open_client, pause
+from rollstream.engines.http.replies import Reply
 from rollstream.gym.addresses import AGENTS, CONFIG_ROUTE, Addresses, HeadAddresses, OneAddress
 from rollstream.gym.names import AGENT
 from rollstream.gym.options import HeadServer
@@ -42,8 +41,6 @@ from rollstream.schemas.errors import ConfigurationError, EngineDeadError, Engin
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import FinishReason, Status
 
-_CONNECT_SECONDS: Final = 10.0
-_KEPT_SECONDS: Final = 4.0
 _MAX_CONFIG_BYTES: Final = 2**24
 _UNTAKEN_TRIES: Final = 10
 _LOOK_SECONDS: Final = 0.5
@@ -51,7 +48,6 @@ _MAX_MESSAGE: Final = 500
 _TOO_MANY: Final = 429
 
 Row = Mapping[str, Any]
-_BACKOFF: Final = wait_random_exponential(multiplier=0.25, max=15.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,15 +83,8 @@ class GymServerAsker:
 
     async def start(self) -> None:
         """Find the addresses, waiting for servers that start. Raises `EngineDeadError` if none is there."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
-            headers={"Accept-Encoding": "identity"},
-            auto_decompress=False,
-            # A cookie names a session, and each rollout has its own, which the agent's server keeps.
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        # A cookie names a session, and each rollout has its own, which the agent's server keeps.
+        self._session = open_client()
         target, head = self._target, self._target.head
         if target.url is not None:
             self._addresses = OneAddress(_address(target.url))
@@ -143,8 +132,8 @@ class GymServerAsker:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(aiohttp.ClientConnectorError) | retry_if_result(_is_busy),
             stop=stop_after_attempt(_UNTAKEN_TRIES),
-            wait=_pause,
-            retry_error_callback=_last,
+            wait=pause,
+            retry_error_callback=last,
         )
         async with asyncio.timeout(self._target.call_seconds):
             reply: Reply = await retrying(self._post, url, body)
@@ -172,7 +161,7 @@ class GymServerAsker:
         give_up_at, problem = time.monotonic() + self._target.start_seconds, ""
         while time.monotonic() < give_up_at:
             try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
+                async with asyncio.timeout(CONNECT_SECONDS):
                     return await self._reply("GET", url, None, _MAX_CONFIG_BYTES)
             except (aiohttp.ClientError, OSError, TimeoutError, EngineError) as error:
                 problem = f"{type(error).__name__}: {error}"
@@ -183,22 +172,8 @@ class GymServerAsker:
         )
 
 
-def _pause(state: RetryCallState) -> float:
-    """As long as a busy server asks for."""
-    outcome = state.outcome
-    asked = outcome.result().asked_seconds if outcome is not None and not outcome.failed else None
-    return _BACKOFF(state) if asked is None else bounded_wait(asked)
-
-
 def _is_busy(reply: Reply) -> bool:
     return reply.status == _TOO_MANY
-
-
-def _last(state: RetryCallState) -> Reply:
-    """What the last try gave, or raised."""
-    assert state.outcome is not None
-    found: Reply = state.outcome.result()
-    return found
 
 
 def _address(url: str) -> str:

@@ -14,6 +14,7 @@ from tenacity import AsyncRetrying, RetryError, retry_if_exception_type, stop_af
 from yarl import URL
 
 from rollstream.engines.http.bodies import has_more_values, read_body
+from rollstream.engines.http.outgoing import open_client
 from rollstream.process.settings.tools import ToolSettings
 from rollstream.schemas.errors import EngineError, FailedSampleError, FencedToolError, RepeatableToolError, ToolError
 from rollstream.schemas.failure import FailureCode
@@ -30,9 +31,6 @@ _REFUSED_KEY: Final = (401, 403)
 _BAD_TASK: Final = (400, 422)
 _MAX_COOKIES: Final = 16
 _MAX_COOKIE_CHARACTERS: Final = 8192
-_CONNECT_SECONDS: Final = 10.0
-# uvicorn closes connections that are idle for 5 s. One that it just closes would break a call, which may have arrived.
-_KEPT_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +61,9 @@ class HttpTools:
 
     async def start(self) -> None:
         """Make the client. Nothing is asked yet."""
-        self.http = aiohttp.ClientSession(
-            # No limit here: sessions are bounded, and so are the calls of one.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
-            headers={
-                "Accept-Encoding": "identity",
-                "Content-Type": "application/json",
-                **{name: value.get_secret_value() for name, value in self.settings.options.items()},
-            },
-            auto_decompress=False,
-            # Each session has its own.
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        options = {name: value.get_secret_value() for name, value in self.settings.options.items()}
+        # Sessions are bounded, and so are the calls of one. Each has cookies of its own.
+        self.http = open_client({"Content-Type": "application/json", **options})
 
     async def connect(self, session_id: str, attempt: int, task: Mapping[str, Any]) -> "HttpConnection":
         """Seed a session with the task's row. Raises `FailedSampleError` if the server does not take the task."""

@@ -19,6 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_expone
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
+from rollstream.engines.http.outgoing import open_client
 from rollstream.engines.http.pool import Server, ServerPool
 from rollstream.engines.http.replies import Reply, bounded_wait, failed_sample
 from rollstream.engines.http.settings import HttpSettings, server_root
@@ -30,9 +31,6 @@ _TOO_MANY: Final = 429
 _REPEATABLE: Final = frozenset({408, 425, _TOO_MANY, 500, 502, 503, 504, 529})
 MOST_ROUTE_BYTES: Final = 2**22
 """A reply of a route that calls no model: lists of models and vLLM's configuration have some 100 kB."""
-_CONNECT_SECONDS: Final = 10.0
-# vLLM's and LiteLLM's servers close connections that are idle for 5 s. One that they just close would break a call.
-_KEPT_SECONDS: Final = 4.0
 # Who starts anew takes longer than that. Nobody would notice it of a server that is asked nothing meanwhile.
 _SEEN_SECONDS: Final = 5.0
 # From half of it on by chance, so that calls that failed together come apart: 0.25 to 0.5 s at first, at most 30 s.
@@ -89,17 +87,8 @@ class HttpClient:
     def open(self) -> None:
         """Make the session, in the running event loop."""
         key = self._settings.api_key
-        self._session = aiohttp.ClientSession(
-            # No limit here: `_slots` bounds the calls, and routes for weights must not wait for them.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
-            headers={"Accept-Encoding": "identity"}
-            | ({} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}),
-            auto_decompress=False,
-            # What a server would have us remember is nothing that we need.
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        # `_slots` bounds the calls, and routes for weights must not wait for them.
+        self._session = open_client({} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"})
 
     async def close(self) -> None:
         """Break off what runs: it ends with `EngineDeadError`."""

@@ -8,22 +8,18 @@ import aiohttp
 from pydantic_core import to_json
 from tenacity import (
     AsyncRetrying,
-    RetryCallState,
     retry_if_exception_type,
     retry_if_result,
     stop_after_attempt,
-    wait_random_exponential,
 )
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
-from rollstream.engines.http.replies import Reply, bounded_wait
+from rollstream.engines.http.outgoing import last, open_client, pause
+from rollstream.engines.http.replies import Reply
 from rollstream.rows.row import MAX_ROW_BYTES
 from rollstream.schemas.errors import EngineError, EngineLateError
 
-_CONNECT_SECONDS: Final = 10.0
-_KEPT_SECONDS: Final = 4.0
-_BACKOFF: Final = wait_random_exponential(multiplier=0.25, max=15.0)
 _PASSES: Final = (408, 425, 429)
 
 
@@ -33,19 +29,12 @@ class JsonCalls:
     def __init__(self, *, seconds: float, max_tries: int, headers: Mapping[str, str] | None = None) -> None:
         self._seconds = seconds
         self._max_tries = max_tries
-        self._headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
         """Make the client. Nothing is asked yet."""
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
-            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
-            auto_decompress=False,
-            headers=self._headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
+        self._session = open_client(self._headers)
 
     async def close(self) -> None:
         """Break off what runs."""
@@ -57,8 +46,8 @@ class JsonCalls:
         trying = AsyncRetrying(
             retry=retry_if_exception_type(EngineError) | retry_if_result(is_passing),
             stop=stop_after_attempt(self._max_tries),
-            wait=_pause,
-            retry_error_callback=_last,
+            wait=pause,
+            retry_error_callback=last,
         )
         try:
             async with asyncio.timeout(self._seconds):
@@ -92,15 +81,3 @@ class JsonCalls:
 def is_passing(reply: Reply) -> bool:
     """Whether another try may find another answer: the server, not the request, is at fault."""
     return reply.status >= 500 or reply.status in _PASSES
-
-
-def _pause(state: RetryCallState) -> float:
-    outcome = state.outcome
-    asked = outcome.result().asked_seconds if outcome is not None and not outcome.failed else None
-    return _BACKOFF(state) if asked is None else bounded_wait(asked)
-
-
-def _last(state: RetryCallState) -> Any:
-    """What the last try gave, or raised."""
-    assert state.outcome is not None
-    return state.outcome.result()
