@@ -147,6 +147,19 @@ def _failures() -> Row:
             "suffix: errors/s",
             query(f"rate(rollstream_generator_engine_errors_total{{{_ONE}}}[$__rate_interval])", "{{instance}}"),
         ),
+        *_agents(),
+        lines(
+            "Share of samples by status",
+            "Over half an hour, of all generators of the run.",
+            "percentunit",
+            query(f"rollstream:samples:ratio_rate30m{{{RUN}}}", "{{status}}"),
+        ),
+    )
+
+
+def _agents() -> list[Panel]:
+    """What is of samples with several turns, and of their tools."""
+    return [
         lines(
             "Turns begun anew",
             "Turns of agents that do not go on from the tokens that were sampled, so that each begins a training "
@@ -201,13 +214,7 @@ def _failures() -> Row:
                 "{{tools}} {{outcome}}",
             ),
         ),
-        lines(
-            "Share of samples by status",
-            "Over half an hour, of all generators of the run.",
-            "percentunit",
-            query(f"rollstream:samples:ratio_rate30m{{{RUN}}}", "{{status}}"),
-        ),
-    )
+    ]
 
 
 def _vllm() -> Row:
