@@ -16,7 +16,7 @@ INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 ROOMS: Final = {
     "services/rollstream/agents": 1_250,  # the session of a sample: turns, retries, tools, and going on after a kill
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
-    "services/rollstream/bus": 3_100,  # notes of commits that others wrote; ends of records, in their order
+    "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
     "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_650,  # lent places; conversations that go on from sampled tokens, by families

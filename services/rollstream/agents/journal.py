@@ -6,7 +6,7 @@ records of one attempt are the whole sample, and two attempts, of which one was 
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Final, Literal
 
 from rollstream.schemas.bounds import MAX_TURNS
@@ -96,7 +96,7 @@ class SampleJournal:
         before = self.earlier.session
         attempt = 0 if before is None else before.session_attempt + 1
         record = self._record(ProgressKind.SESSION, tools=tools, session_id=session_id, session_attempt=attempt)
-        self.earlier = Earlier(self.earlier.turns, self.earlier.ended, record)
+        self.earlier = replace(self.earlier, session=record)
         await self.keep(record, True)
         return attempt
 
@@ -110,7 +110,7 @@ class SampleJournal:
         if self.earlier.turns:
             self.went_on = "diverged"
         self.num_given_back_tokens = 0
-        self.earlier = Earlier((), None, self.earlier.session)
+        self.earlier = Earlier(session=self.earlier.session)
 
     def _record(self, kind: ProgressKind, **fields: object) -> TurnProgress:
         return TurnProgress.model_validate(
