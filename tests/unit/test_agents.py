@@ -53,7 +53,8 @@ def test_a_record_that_names_code_imports_and_runs_nothing(tmp_path: Path) -> No
     for name in ("os.system", f"{__name__}.Debate", "", "single_turn.", "x" * 1000):
         error = refused(Agents(declared("Debate")), name, command=f"touch {ran}")
         assert error.code == FailureCode.UNKNOWN_AGENT
-        assert "is not one of the agents of this run: debate, single_turn, tools; the run's settings" in str(error)
+        known = "debate, reasoning_cache, single_turn, tools"
+        assert f"is not one of the agents of this run: {known}; the run's settings" in str(error)
         assert len(str(error)) < 400
     assert not ran.exists()
 

@@ -39,6 +39,7 @@ HOLDING: dict[str, Any] = {
     "agents.NAME.options": {"api_key": KEY},
     "tools.NAME.options": {"api_key": KEY},
     "engine.http.api_key": KEY,
+    "engines.NAME.http.api_key": KEY,
     "serve.subject_secret": KEY,
     "serve.keys.NAME.key": KEY,
     "keys.NAME.key": KEY,
@@ -51,7 +52,7 @@ ADDRESSES = (
     f"redis://{WITH_PASSWORD}:6379/0", f"https://host/path?signature={KEY}", f"{WITH_PASSWORD}:9092",
     f"SASL_SSL://{WITH_PASSWORD}:9092",
 )  # fmt: skip
-OWN_TABLES = {"engine": "generator", "serve": "generator", "keys": "ingest"}
+OWN_TABLES = {"engine": "generator", "engines": "generator", "serve": "generator", "keys": "ingest"}
 TABLES: dict[str, dict[str, Any]] = {
     "producer": {"environment": "sort_digits"},
     "ingest": {},
@@ -88,6 +89,9 @@ def everything_planted() -> dict[str, Any]:
         ("agents", "mine", "path"): "a.B",
         ("tools", "mine", "kind"): "python",
         ("tools", "mine", "path"): "a.B",
+        ("engines", "mine", "kind"): "openai_http",
+        ("engines", "mine", "http", "urls"): ["http://127.0.0.1:8000"],
+        ("engines", "mine", "http", "model"): "scribe",
         ("serve", "keys", "mine", "tenant"): "acme",
         ("keys", "mine", "tenant"): "acme",
     }

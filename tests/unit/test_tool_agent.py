@@ -268,9 +268,9 @@ def test_a_sample_whose_last_turn_calls_again_is_completed_and_cut_off(tmp_path:
     ("options", "why"),
     [
         ({"tools": "http://evil"}, "tools 'http://evil' are none of this run: counter; declare them under"),
-        ({"max_steps": "65"}, "max_steps '65' must be from 1 to 64"),
+        ({"max_steps": "129"}, "max_steps '129' must be from 1 to 128"),
         ({"max_context": "1e9"}, "max_context '1e9' must be from 1 to 2147483648"),
-        ({"max_steps": "-1"}, "max_steps '-1' must be from 1 to 64"),
+        ({"max_steps": "-1"}, "max_steps '-1' must be from 1 to 128"),
         ({"parallel": "yes"}, "parallel 'yes' must be true or false"),
     ],
 )

@@ -39,7 +39,7 @@ MIN_TEMPERATURE: Final = 0.01
 MAX_TEMPERATURE: Final = 100.0
 """Temperatures: above, every token is as likely as any other."""
 
-MAX_TURNS: Final = 64
+MAX_TURNS: Final = 128
 """Turns of a sample. An agent that asks for more is cut off."""
 MAX_OBSERVATIONS: Final = 64
 """What an agent keeps for scorers, by name."""

@@ -74,6 +74,8 @@ class SampleJournal:
     keep: Keep
     earlier: Earlier = field(default_factory=Earlier)
     _: KW_ONLY
+    takes_text: bool = False
+    """Whether a turn without tokens is given back, of which nothing but the agent says that it asked the same."""
     num_kept: int = 0
     num_given_back_tokens: int = 0
     """Of the sample's tokens, those that an earlier attempt sampled."""

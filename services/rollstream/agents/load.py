@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from rollstream.agents.protocol import Agent
+from rollstream.agents.reasoning_cache import ReasoningCache
 from rollstream.agents.single_turn import SingleTurn
 from rollstream.agents.tools import ToolAgent
 from rollstream.process.settings.declared import Declaration, imported, why_refused
@@ -12,7 +13,11 @@ from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
 
-_BUILT_IN: Final[Mapping[str, Callable[..., Agent]]] = {"single_turn": SingleTurn, "tools": ToolAgent}
+_BUILT_IN: Final[Mapping[str, Callable[..., Agent]]] = {
+    "single_turn": SingleTurn,
+    "tools": ToolAgent,
+    "reasoning_cache": ReasoningCache,
+}
 
 
 def refuse_unknown_agent(name: str, declared: Mapping[str, Declaration]) -> None:

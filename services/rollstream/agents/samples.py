@@ -70,6 +70,7 @@ class SampleBounds:
 class SampleRunner:
     """Runs prompts' agents, sample by sample. By default there are only the built-in agents.
 
+    `others`: models beside the policy that agents may ask, by name.
     `on_version`: for evaluation prompts that name a version. `retried` is told of each engine error, and
     `began_anew` of each later turn that does not go on from sampled tokens, with the reason.
     """
@@ -80,6 +81,7 @@ class SampleRunner:
     bounds: SampleBounds
     agents: Agents = field(default_factory=Agents)
     tools: Mapping[str, ToolSet] = field(default_factory=dict)
+    others: Mapping[str, Engine] = field(default_factory=dict)
     on_version: OnVersion | None = None
     retried: Callable[[], None] = lambda: None
     began_anew: Callable[[BeganAnew], None] = lambda _: None
@@ -116,7 +118,7 @@ class SampleRunner:
             retried=self.retried,
             piece_tokens=self.bounds.piece_tokens,
         )
-        return Session(prompt, calls, began_anew=self.began_anew)
+        return Session(prompt, calls, began_anew=self.began_anew, others=self.others)
 
     async def _outcome(self, session: Session) -> tuple[Status, Failure | None]:
         late = f"not done within {self.bounds.deadline_seconds} s"

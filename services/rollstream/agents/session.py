@@ -9,7 +9,7 @@ With a journal a sample goes on where another process left it (`journal.py`).
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, NoReturn
 
@@ -18,7 +18,18 @@ from numpy.typing import NDArray
 
 from rollstream.agents.journal import SampleJournal
 from rollstream.agents.model_calls import Begun, ModelCalls
-from rollstream.agents.turns import Asked, answer_of, asks_the_same, cut, generation_of, not_made, shape_of, turn_of
+from rollstream.agents.turns import (
+    CHAT,
+    Asked,
+    Form,
+    answer_of,
+    asks_the_same,
+    cut,
+    generation_of,
+    not_made,
+    shape_of,
+    turn_of,
+)
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.schemas.bounds import (
     MAX_OBSERVATION_BYTES,
@@ -44,6 +55,8 @@ _NOTHING: Final[NDArray[np.int32]] = np.zeros(0, dtype=np.int32)
 class Session:
     """Made by `agents/samples.py` for one attempt. `turns` are those that have ended, in their order.
 
+    `others`: models beside the policy, by name. They speak text, and their turns never train.
+
     `is_late`: whether it is broken off because its time is over.
     `began_anew` is told why a later turn does not go on from sampled tokens.
     """
@@ -53,6 +66,7 @@ class Session:
     tool_session: ToolSession | None = None
     began_anew: Callable[[BeganAnew], None] = lambda _: None
     journal: SampleJournal | None = None
+    others: Mapping[str, Engine] = field(default_factory=dict)
     is_late: Callable[[], bool] = lambda: False
     turns: list[Turn] = field(default_factory=list)
     observations: dict[str, str] = field(default_factory=dict)
@@ -79,6 +93,7 @@ class Session:
         cycle_step: int = 0,
         trains: bool = True,
         sampling: Sampling | None = None,
+        form: Form = CHAT,
     ) -> Turn:
         """Ask the model, and keep its answer as the next turn.
 
@@ -90,7 +105,7 @@ class Session:
         `NoRoomError` for a later one without room, which ends the sample as completed and cut off. Raises `EngineError`
         if the engine does not answer, and `DivergedError` if an earlier attempt asked something else.
         """
-        asked = self._rendered(self.prompt.messages if messages is None else messages, extends)
+        asked = self._opened(self._asking(self.prompt.messages if messages is None else messages, extends, form))
         sampling = sampling or self.prompt.sampling
         said: dict[str, Any] = {
             "turn_type": turn_type,
@@ -100,7 +115,8 @@ class Session:
             "is_plain": sampling.is_plain,
             "sampling": shape_of(sampling),
             "temperature": sampling.temperature,
-            "max_tokens": min(sampling.max_tokens, self._room(len(asked.prefix) + len(asked.prompt))),
+            "max_tokens": min(sampling.max_tokens, self._room(asked)),
+            "model": form.model,
         }
         await self.keep()
         turn = self._given_back(asked, said) or await self._sampled(asked, sampling, said)
@@ -190,33 +206,54 @@ class Session:
             follows = asked.follows
         return tuple(found)
 
-    def _rendered(self, messages: Sequence[Message], extends: int | None) -> Asked:
+    def _engine(self, model: str) -> Engine:
+        if not model:
+            return self.engine
+        if model not in self.others:
+            raise FailedSampleError(
+                FailureCode.BAD_AGENT_OPTIONS,
+                f"model {model[:100]!r} is none beside the policy ({', '.join(sorted(self.others)) or 'none'}): "
+                "declare it under [generator.engines.NAME]",
+            )
+        return self.others[model]
+
+    def _asking(self, messages: Sequence[Message], extends: int | None, form: Form) -> Asked:
+        engine = self._engine(form.model)
         follows = len(self.turns) - 1 if extends == LAST else extends
         if follows is None or follows < 0:
             if self.turns:
                 self.began_anew("history")
-            return Asked(messages, None, _NOTHING, self._tokenized(messages))
+            return Asked(messages, None, _NOTHING, self._tokenized(messages, form), form)
         before = self.conversation(follows)
         prompt, sampled = self._asked[follows].tokens, self.turns[follows].token_ids
-        added = self.engine.extend(prompt, sampled, before, messages, self.tools)
+        is_of_policy = engine is self.engine and not self.turns[follows].model
+        added = engine.extend(prompt, sampled, before, messages, self.tools) if is_of_policy else None
         if added is not None:
-            return Asked(messages, follows, np.concatenate([prompt, sampled]), added)
+            return Asked(messages, follows, np.concatenate([prompt, sampled]), added, form)
         if len(sampled):  # else a server tokenizes, and nothing is known of it
-            self.began_anew("renderer" if self.engine.renderer else "template")
-        return Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
+            self.began_anew("renderer" if engine.renderer else "template")
+        return Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages), form), form)
 
-    def _tokenized(self, messages: Sequence[Message]) -> NDArray[np.int32]:
+    def _tokenized(self, messages: Sequence[Message], form: Form) -> NDArray[np.int32]:
         """The conversation's tokens; none if the engine reads the messages, since its server knows their length."""
+        engine = self._engine(form.model)
         try:
-            found = self.engine.tokenize(messages, self.tools)
+            found = engine.tokenize_text(messages[0].content) if form.is_text else None
+            found = engine.tokenize(messages, self.tools) if found is None else found
         except ValueError as error:
             raise FailedSampleError(FailureCode.BAD_PROMPT, f"the chat template does not take it: {error}") from error
         return _NOTHING if found is None else found
 
-    def _room(self, num_tokens: int) -> int:
-        """How many tokens an answer to so many may have."""
-        room = self.engine.max_model_len - num_tokens
-        why = f"{num_tokens} tokens leave no room in the model's {self.engine.max_model_len}"
+    def _opened(self, asked: Asked) -> Asked:
+        form = asked.form
+        added = self._engine(form.model).tokenize_text(form.opening, is_own=True) if form.opening else None
+        # Without tokens the engine reads the opening from the request.
+        return asked if added is None else replace(asked, prompt=np.concatenate([asked.prompt, added]))
+
+    def _room(self, asked: Asked) -> int:
+        """How many tokens an answer may have."""
+        num_tokens, most = len(asked.prefix) + len(asked.prompt), self._engine(asked.form.model).max_model_len
+        room, why = most - num_tokens, f"{num_tokens} tokens leave no room in the model's {most}"
         if len(self.turns) >= MAX_TURNS:
             room, why = 0, f"it has {len(self.turns)} turns, as many as a sample may have"
         if room > 0:
@@ -235,6 +272,8 @@ class Session:
             seed=None,
             messages=(*before, *asked.messages) if before else asked.messages,
             tools=self.tools,
+            opening=asked.form.opening,
+            is_text=asked.form.is_text,
         )
 
     def _given_back(self, asked: Asked, said: Mapping[str, Any]) -> Turn | None:
@@ -243,8 +282,9 @@ class Session:
         kept = None if self.journal is None else self.journal.earlier.turn(number)
         if self.journal is None or kept is None:
             return None
-        # Without tokens nothing says that it is the same.
-        if not len(asked.tokens) or not asks_the_same(kept, asked, said):
+        # Without tokens nothing says that it is the same. What another model is asked follows from the turns before.
+        is_known = len(asked.tokens) > 0 or said["model"] != "" or self.journal.takes_text
+        if not is_known or not asks_the_same(kept, asked, said):
             raise DivergedError(f"turn {number} asks something else than an earlier attempt did")
         self.journal.give_back(len(kept.token_ids))
         if self.journal.earlier.is_at(number, ProgressKind.PIECE):
@@ -252,14 +292,21 @@ class Session:
         return kept.model_copy(update={"tool_answers": ()})
 
     async def _sampled(self, asked: Asked, sampling: Sampling, said: Mapping[str, Any]) -> Turn:
-        started, number = time.monotonic(), len(self.turns)
+        started, number, engine = time.monotonic(), len(self.turns), self._engine(said["model"])
 
         def made(found: Generation) -> Turn:
-            parsed = self.engine.parse(asked.tokens, found.token_ids, self.tools)
+            parsed = engine.parse(asked.tokens, found.token_ids, self.tools)
             return turn_of(asked, found, parsed, **said, latency_seconds=time.monotonic() - started)
 
         request = self._request(asked, sampling, said["max_tokens"])
-        return made(await self.calls.answer(request, number, self._begun(number, made)))
+        calls = self.calls if engine is self.engine else replace(self.calls, engine=engine)
+        try:
+            return made(await calls.answer(request, number, self._begun(number, made)))
+        except FailedSampleError as error:
+            # A server that alone knows the length of a prompt says the same as `_room`.
+            if error.code != FailureCode.PROMPT_TOO_LONG or not self.turns:
+                raise
+            self.cut_off(str(error))
 
     def _begun(self, number: int, made: Callable[[Generation], Turn]) -> Begun | None:
         """How to keep the first tokens of turn `number`, and those that an earlier attempt kept."""

@@ -13,8 +13,8 @@ class ToolAgent:
     """
 
     def __init__(self, tools: str, max_steps: str = "8", parallel: str = "false", max_context: str = "") -> None:
-        self.max_turns = _number("max_steps", max_steps, MAX_TURNS)
-        self._max_context = _number("max_context", max_context, 2**31) if max_context else None
+        self.max_turns = number_from("max_steps", max_steps, MAX_TURNS)
+        self._max_context = number_from("max_context", max_context, 2**31) if max_context else None
         if parallel not in ("true", "false"):
             raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"parallel {parallel[:20]!r} must be true or false")
         self.tool_set = tools
@@ -33,7 +33,8 @@ class ToolAgent:
             turn = await session.generate(await session.call(turn.tool_calls, in_parallel=self._in_parallel))
 
 
-def _number(name: str, text: str, most: int) -> int:
+def number_from(name: str, text: str, most: int) -> int:
+    """An option's whole number from 1 to `most`; raises `FailedSampleError`."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= most:
         raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"{name} {text[:20]!r} must be from 1 to {most}")
     return int(text)

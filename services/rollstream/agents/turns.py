@@ -16,17 +16,36 @@ from rollstream.schemas.rollout import ToolAnswer, Turn
 _CUT_MARK: Final = "\n[cut: the answer was longer]"
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a turn is asked.
+
+    `opening`: what the answer begins with, without being sampled; the agent's own, so it may hold control tokens.
+    `is_text`: the one message is plain text that the model goes on with, without a chat template.
+    `model`: which of the session's other models answers; empty: the policy.
+    """
+
+    opening: str = ""
+    is_text: bool = False
+    model: str = ""
+
+
+CHAT: Final = Form()
+"""As a message of a conversation, to the policy."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """What a turn asks: `messages` after the turn that it `follows`; `prompt` [P], the tokens after `prefix` [N].
 
-    With an empty prefix the turn begins anew, and `prompt` is the whole conversation.
+    With an empty prefix the turn begins anew, and `prompt` is the whole conversation. The form's opening is at its end.
     """
 
     messages: Sequence[Message]
     follows: int | None
     prefix: NDArray[np.int32]
     prompt: NDArray[np.int32]
+    form: Form = CHAT
 
     @property
     def tokens(self) -> NDArray[np.int32]:

@@ -53,6 +53,7 @@ def job_of(options: CollectOptions) -> Job:
         environments=file.environments,
         agents=file.agents,
         tools=file.tools,
+        engines=file.engines,
         cluster=file,
     )
 

@@ -18,7 +18,7 @@ class GenerationRequest:
     """One model call. `prompt_token_ids` [P]; P + max_tokens must be at most the engine's `max_model_len`.
 
     Temperature, top_p, top_k and stop come from `sampling`. `max_tokens` and `seed` are used instead of `sampling`'s.
-    Where `Engine.tokenize` gave no tokens P is 0, and the engine reads `messages` and `tools` instead.
+    Where `Engine.tokenize` gave no tokens P is 0, and the engine reads the fields after `seed` instead.
     `ends_at`, by `time.monotonic()`: then the engine ends the request and gives what it has sampled, finish reason
     `length`. It is `EngineLateError` if that is nothing, or if a server gives whole answers alone. By default it is
     the deadline of the task (`deadline.py`), so an agent need not pass it on.
@@ -31,6 +31,10 @@ class GenerationRequest:
     seed: int | None
     messages: Sequence[Message] = ()
     tools: Sequence[str] = ()
+    opening: str = ""
+    """What the answer begins with, without being sampled; it is in `prompt_token_ids` already if there are any."""
+    is_text: bool = False
+    """The one message is plain text that the model goes on with, without a chat template."""
     ends_at: float | None = field(default_factory=task_ends_at)
 
 
@@ -119,6 +123,13 @@ class Engine(Protocol):
 
         None: this engine has no tokenizer, its requests carry the messages. Raises `ValueError` if the template or a
         schema does not fit.
+        """
+        ...
+
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32] | None:
+        """The tokens [N] of plain text, without template; None: this engine has no tokenizer.
+
+        `is_own`: the text is an agent's own, such as `<think>`, so its control tokens are tokens.
         """
         ...
 

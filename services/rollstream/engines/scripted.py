@@ -55,6 +55,9 @@ class ScriptedEngine:
         """The tokens of all contents, joined without a template; tools are ignored."""
         return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
 
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32]:
+        return np.array(self._vocabulary.encode(text), dtype=np.int32)
+
     def extend(
         self,
         prompt: NDArray[np.int32],

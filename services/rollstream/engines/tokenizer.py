@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
-from rollstream.engines.marked_text import Marked
+from rollstream.engines.marked_text import Marked, own
 from rollstream.engines.named_renderer import NamedRenderer
 from rollstream.engines.protocol import Parsed
 from rollstream.schemas.errors import ConfigurationError
@@ -141,9 +141,9 @@ class ChatTokenizer:
         # The model has chosen the stop token that the template writes.
         return added[1:] if len(added) and added[0] == last[0] else None
 
-    def tokenize_text(self, text: str) -> NDArray[np.int32]:
-        """The tokens [N] of text alone, without template: none of them is a control token."""
-        return self._encoder.encode(text)
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32]:
+        """The tokens [N] of text alone, without template: none of them is a control token, unless it `is_own`."""
+        return self._encoder.encode(own(text) if is_own else text)
 
     @property
     def eos_token_id(self) -> int | None:
@@ -226,6 +226,13 @@ def control_token_in(messages: Sequence[Message], tools: Sequence[str]) -> str |
         raise ValueError("a tool is nested too deep") from error
     found = _SHAPES.search(text)
     return found[0] if found else None
+
+
+def without_control_tokens(text: str) -> str:
+    """The text without what begins or ends a turn in the common families of models."""
+    while (found := _SHAPES.sub("", text)) != text:
+        text = found
+    return text
 
 
 def as_template(message: Message) -> dict[str, Any]:

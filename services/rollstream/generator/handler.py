@@ -44,6 +44,7 @@ class GeneratorHandler:
         current: CurrentVersion,
         agents: Agents | None = None,
         tools: Mapping[str, ToolSet] | None = None,
+        others: Mapping[str, Engine] | None = None,
     ) -> None:
         self._current = current
         self._deadline_seconds = bounds.deadline_seconds
@@ -53,6 +54,7 @@ class GeneratorHandler:
             bounds=bounds,
             agents=agents or Agents(),
             tools=tools or {},
+            others=others or {},
             on_version=current.on_version,
             retried=metrics.ENGINE_ERRORS.inc,
             began_anew=lambda reason: metrics.BEGAN_ANEW.labels(reason=reason).inc(),

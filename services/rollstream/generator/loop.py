@@ -43,7 +43,7 @@ and the process is ready when it can answer. It starts without a broker, and its
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 
 from rollstream.agents.load import Agents
@@ -55,6 +55,7 @@ from rollstream.bus.message import Headers
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.engines.build import build_engine
+from rollstream.engines.others import other_engines
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
@@ -138,9 +139,12 @@ async def _run_with_engine(
         # A placeholder: the newest published version is loaded before the first prompt.
         await engine.start(weight_version=0)
     try:
-        # Only now: exporting has a thread, and the engine may have forked.
-        with tracing_of(settings.tracing, stage="generator", run=settings.run) as tracing:
-            parts = GeneratorParts(engine=engine, settings=settings, tracing=tracing, tools=tools)
+        async with AsyncExitStack() as stack:
+            with ending_within(stop, _START_ENDS_SECONDS):
+                others = await stack.enter_async_context(other_engines(settings.engines))
+            # Only now: exporting has a thread, and the engine may have forked.
+            tracing = stack.enter_context(tracing_of(settings.tracing, stage="generator", run=settings.run))
+            parts = GeneratorParts(engine=engine, settings=settings, tracing=tracing, tools=tools, others=others)
             await (run_beside_clients(parts, health, stop) if settings.serve.enabled else run_on(parts, health, stop))
     finally:
         await engine.close()
@@ -208,7 +212,13 @@ async def _run_with(
         piece_tokens=settings.progress_tokens,
     )
     handler = GeneratorHandler(
-        engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents, tools=parts.tools
+        engine,
+        identity=parts.identity,
+        bounds=bounds,
+        current=parts.current,
+        agents=agents,
+        tools=parts.tools,
+        others=parts.others,
     )
     stage = Stage(
         run=parts.run,

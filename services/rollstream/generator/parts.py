@@ -17,12 +17,13 @@ from rollstream.tools.protocol import ToolSet
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorParts:
-    """`engine` has started. `current` says which version it generates with."""
+    """`engine` has started. `current` says which version it generates with. `others`: what agents may ask too."""
 
     engine: Engine
     settings: GeneratorSettings
     tracing: Tracing = OFF
     tools: Mapping[str, ToolSet] = field(default_factory=dict)
+    others: Mapping[str, Engine] = field(default_factory=dict)
     run: Run = field(init=False)
     identity: GeneratorIdentity = field(init=False)
     current: CurrentVersion = field(init=False)

@@ -4,6 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from rollstream.engines.others import OtherEngines
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.vllm.places import NO_RESERVE, Reserve
 from rollstream.generator.serve.settings import ServeSettings
@@ -17,6 +18,12 @@ class GeneratorSettings(StageSettings):
     table: ClassVar[str] = "generator"
 
     engine: EngineSettings = Field(description="Which engine, and how it runs")
+    engines: OtherEngines = Field(
+        default_factory=dict,
+        max_length=16,
+        description="Models beside the policy, by the names that agents' options have for them, e.g. `summarizer` of "
+        "`reasoning_cache`; each of kind openai_http. They speak text, and their turns never train",
+    )
     serve: ServeSettings = Field(default_factory=ServeSettings, description="The HTTP endpoint, off by default")
     generator_id: str = Field(default="", description="Unique per process; empty: host name and process id")
     max_tokens_in_flight: int | None = Field(

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleRunner, identity_of
+from rollstream.engines.others import other_engines
 from rollstream.engines.protocol import Engine
 from rollstream.environments.pool.verdicts import ScoringSample
 from rollstream.offline.ended import EndedSample
@@ -74,6 +75,7 @@ class EngineAsker:
     async def start(self) -> None:
         """Start the engine; a server may be waited for a long time."""
         self._runner.tools = await self._open.enter_async_context(tool_sets(self._settings.tools))
+        self._runner.others = await self._open.enter_async_context(other_engines(self._settings.engines))
         await self._engine.start(weight_version=0)
         self.version = self._engine.version
         self._identity = self._tasks.identity()

@@ -48,6 +48,7 @@ class Job:
     environments: Mapping[str, Declaration] = field(default_factory=dict)
     agents: Mapping[str, Declaration] = field(default_factory=dict)
     tools: Mapping[str, ToolSettings] = field(default_factory=dict)
+    engines: Mapping[str, EngineSettings] = field(default_factory=dict)
     cluster: StageSettings | None = None
     to_columns: ToColumns = scored_columns
     kind: Kind | None = None
@@ -102,6 +103,7 @@ class Job:
             agent=AgentChoice(name=options.agent),
             agents=self.agents,
             tools=self.tools,
+            engines=self.engines,
             # An HTTP engine repeats a call itself, and knows better when.
             bounds=SampleBounds(deadline_seconds=options.deadline, max_tries=1 if is_remote else 2),
             pool=PoolBounds(num_processes=options.scoring_processes),

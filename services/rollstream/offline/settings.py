@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from rollstream.agents.samples import SampleBounds
+from rollstream.engines.settings import EngineSettings
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.offline.options import SamplesOptions
 from rollstream.offline.paths import OutputPaths
@@ -33,6 +34,7 @@ class CollectSettings(SamplesOptions):
     agent: AgentChoice = Field(default_factory=AgentChoice)
     agents: Mapping[str, Declaration] = Field(default_factory=dict)
     tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
+    engines: Mapping[str, EngineSettings] = Field(default_factory=dict)
     bounds: SampleBounds = Field(default_factory=lambda: SampleBounds(deadline_seconds=600.0, max_tries=3))
     pool: PoolBounds = Field(default_factory=PoolBounds)
     jsonl_copy: Path | None = None

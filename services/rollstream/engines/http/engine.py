@@ -68,6 +68,9 @@ class OpenAiHttpEngine:
         refuse_unfit(messages, tools, self._settings)
         return None
 
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32] | None:
+        return None if self._tokenizer is None else self._tokenizer.tokenize_text(text, is_own=is_own)
+
     def extend(
         self,
         prompt: NDArray[np.int32],

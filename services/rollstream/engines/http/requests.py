@@ -42,9 +42,13 @@ def refuse_unfit(messages: Sequence[Message], tools: Sequence[str], settings: Ht
 def text_request(request: GenerationRequest, settings: HttpSettings) -> tuple[str, dict[str, Any]]:
     """Route and body of a request whose messages the server reads."""
     body = _sampling(request, settings)
-    if settings.api == "completions":
-        return COMPLETIONS, {**body, "prompt": request.messages[0].content}
+    if settings.api == "completions" or request.is_text:
+        return COMPLETIONS, {**body, "prompt": request.messages[0].content + request.opening}
     body["messages"] = [as_chat(message) for message in request.messages]
+    if request.opening:
+        # So vLLM and SGLang are told that the last message goes on.
+        body["messages"].append({"role": "assistant", "content": request.opening})
+        body |= {"continue_final_message": True, "add_generation_prompt": False}
     if request.tools:
         body["tools"] = [_as_tool(json.loads(tool)) for tool in request.tools]
     return CHAT, body

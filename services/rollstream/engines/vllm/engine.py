@@ -85,6 +85,9 @@ class VllmEngine:
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         return self._tokenizer.tokenize(messages, tools)
 
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32]:
+        return self._tokenizer.tokenize_text(text, is_own=is_own)
+
     def extend(
         self,
         prompt: NDArray[np.int32],

@@ -85,7 +85,7 @@ class AgentSettings(ServerSettings):
 
     resources_server: Reference = Field(description="Whose tools the model calls")
     model_server: Reference = Field(description="Whose model it is")
-    max_steps: int | None = Field(default=None, ge=1, le=MAX_TURNS, description="Most calls of the model; null: 64")
+    max_steps: int | None = Field(default=None, ge=1, le=MAX_TURNS, description="Most calls of the model; null: 128")
     run_seconds: float = Field(default=3600.0, gt=0, le=7 * 86400, description="Deadline of one rollout")
     tool_seconds: float = Field(default=60.0, gt=0, le=3600, description="Deadline of one call of a tool")
     verify_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of opening and of verifying")

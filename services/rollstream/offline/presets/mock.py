@@ -35,6 +35,9 @@ class MockWordCounter:
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
         return None
 
+    def tokenize_text(self, text: str, *, is_own: bool = False) -> NDArray[np.int32] | None:
+        return None
+
     def extend(
         self,
         prompt: NDArray[np.int32],
