@@ -14,12 +14,12 @@ SERVICES: Final = "services/rollstream"
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 1_250,  # the session of a sample: turns, retries, tools, and going on after a kill
+    "services/rollstream/agents": 1_650,  # a session: turns, tools, what a kill leaves; cycles, 380 of them
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
     "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_650,  # lent places; conversations that go on from sampled tokens, by families
+    "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_650,  # the HTTP endpoint, its records and their spool; progress
     "services/rollstream/gym": 3_950,  # rows, output and metrics of NeMo Gym; its servers, 1,650 of them
