@@ -15,31 +15,46 @@ NUM_SAMPLES = 8
 PIECE_TOKENS = 9
 
 
-def a_two_turn_prompt(row: int) -> PromptSubmitted:
+TWO_TURNS = AgentChoice(name="two_turns")
+CYCLES = AgentChoice(
+    name="reasoning_cache",
+    options={
+        "num_reasoning_steps": "2",
+        "use_think_tags": "true",
+        "trains_summaries": "true",
+        "reasoning_prompt_template": "{problem}{curr_summary};",
+        "summarization_prompt_template": "{problem}{existing_summary}{reasoning}!",
+    },
+)
+"""Four turns, each of which begins anew; reasoning begins after an opened tag that nobody sampled."""
+
+
+def asked(agent: AgentChoice, row: int) -> PromptSubmitted:
     return a_prompt(
         row,
         messages=(Message(role="user", content="5291047386="),),
-        agent=AgentChoice(name="two_turns"),
+        agent=agent,
         sampling=Sampling(temperature=0.8, max_tokens=40, seed=row),
     )
 
 
 # While versions change the cache of recompute alone is that of one version.
+@pytest.mark.parametrize(("agent", "num_turns"), [(TWO_TURNS, 2), (CYCLES, 4)], ids=["two_turns", "cycles"])
 @pytest.mark.parametrize(("name", "num_updates"), [("vllm-tied-keep", 0), ("transformers-untied-recompute", 6)])
 def test_the_logprobs_of_all_turns_and_pieces_are_those_of_their_weights(
-    name: str, num_updates: int, engine_hosts: EngineHosts
+    name: str, num_updates: int, agent: AgentChoice, num_turns: int, engine_hosts: EngineHosts
 ) -> None:
     versions, host = engine_hosts.versions(name), engine_hosts.get(name)
     updates = [
         (START_VERSION + number, versions.new if number % 2 else versions.old) for number in range(1, num_updates + 1)
     ]
     host.run(scenario.load, START_VERSION, versions.old)
-    prompts = [a_two_turn_prompt(row) for row in range(NUM_SAMPLES)]
+    prompts = [asked(agent, row) for row in range(NUM_SAMPLES)]
     samples = host.run(scenario.samples_while_loading, prompts, updates, PIECE_TOKENS)
     host.run(scenario.load, START_VERSION, versions.old)
     differences, spans = [], []
     for sample in samples:
-        assert (sample.status, len(sample.turns)) == (Status.COMPLETED, 2), sample.failure
+        assert (sample.status, len(sample.turns)) == (Status.COMPLETED, num_turns), sample.failure
         for number, turn in enumerate(sample.turns):
             seen = np.concatenate([_prefix(sample, number), turn.prompt_token_ids])
             spans.append(len(turn.weight_spans))
