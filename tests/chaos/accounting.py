@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 
 import numpy as np
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.chaos.records import Fields, decoded
@@ -285,6 +285,16 @@ class OutsideClient:
             count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions) + 1
             admin.create_partitions([NewPartitions(name, count)])[name].result(READ_SECONDS)
         return count
+
+    def is_in_sync(self) -> bool:
+        """Whether every replica of every partition of the cluster has all records."""
+        with AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0}) as admin:
+            try:
+                topics = admin.list_topics(timeout=READ_SECONDS).topics.values()
+            except KafkaException:
+                return False
+        parts = [part for topic in topics for part in topic.partitions.values()]
+        return bool(parts) and all(part.leader >= 0 and len(part.isrs) == len(part.replicas) for part in parts)
 
     def delete(self, topic: str) -> int:
         """Delete a topic with all that lies in it; returns how many partitions it had.

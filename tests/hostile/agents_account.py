@@ -105,6 +105,12 @@ def _bad(record: RolloutGenerated, agents: Mapping[str, str]) -> Iterator[str]:
     if lengths != expected_tokens(agents[record.rollout_id]):
         yield f"{record.rollout_id}: turns of {lengths} tokens"
     seen = 0
+    if agents[record.rollout_id] == "reasoning_cache":
+        steps = [(turn.prefix_turn, turn.turn_type, turn.turn_number, turn.cycle_step) for turn in record.turns]
+        expected = [(None, ("reasoning", "summarization")[step % 2], step // 2 + 1, step) for step in range(len(steps))]
+        if steps != expected:
+            yield f"{record.rollout_id}: cycles of {steps}"
+        return
     for number, turn in enumerate(record.turns):
         if (turn.prefix_turn, turn.prefix_tokens) != (number - 1 if number else None, seen):
             yield f"{record.rollout_id}: turn {number} extends {turn.prefix_tokens} of turn {turn.prefix_turn}"

@@ -20,7 +20,7 @@ from tests.harness.resources_server import ADD
 from tests.harness.running import Run
 from tests.harness.waits import wait_until
 from tests.hostile.agents_account import Account, account_of, sampled_parts
-from tests.hostile.counting_generator import AT_ONCE, LONG_TOKENS, generate
+from tests.hostile.counting_generator import AT_ONCE, LONG_TOKENS, REASONING_TOKENS, generate
 from tests.hostile.session_server import events, open_sessions, serve
 
 GROUP_SIZE: Final = 2
@@ -28,8 +28,9 @@ _MOST_OPEN: Final = 24
 """Prompts. What a dead generator had in hand waits behind all that another has fetched already."""
 _CLOSED_SECONDS: Final = 60.0
 """After the last fault, no session is open any more that was open then."""
-_SINGLE_EVERY: Final = 4
-"""Of so many prompts one asks for a single long turn."""
+_CYCLES: Final = AgentChoice(name="reasoning_cache", options={"max_reasoning_tokens": str(REASONING_TOKENS)})
+_AGENTS: Final = (AgentChoice(), AgentChoice(name="counting"), _CYCLES, AgentChoice(name="counting"))
+"""Of prompts one after the other: a single long turn, turns with calls of tools, cycles of reasoning and summary."""
 
 Fault = Literal["kill", "suspend"]
 
@@ -173,12 +174,12 @@ def a_campaign(run: Run, pace: Pace) -> Iterator[Campaign]:
 
 
 def _prompt(run: str, row: int) -> PromptSubmitted:
-    single = row % _SINGLE_EVERY == 0
+    agent = _AGENTS[row % len(_AGENTS)]
     return a_prompt(
         row,
         run=run,
         messages=(Message(role="user", content="Count."),),
-        agent=AgentChoice() if single else AgentChoice(name="counting"),
-        sampling=Sampling(max_tokens=LONG_TOKENS if single else AT_ONCE),
+        agent=agent,
+        sampling=Sampling(max_tokens=LONG_TOKENS if agent.name == "single_turn" else AT_ONCE),
         group_size=GROUP_SIZE,
     )

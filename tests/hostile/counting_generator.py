@@ -26,6 +26,9 @@ AT_ONCE: Final = 64
 """Tokens that come together, and are noted together: a part of every answer."""
 NUM_CALLS: Final = 8
 LONG_TOKENS: Final = 4096
+REASONING_TOKENS: Final = 1024
+NUM_CYCLES: Final = 3
+"""The default of the agent `reasoning_cache`."""
 _LONG_TURN: Final = 4
 
 
@@ -79,6 +82,8 @@ def expected_tokens(agent: str) -> list[int]:
     """How many tokens each turn of a sample has."""
     if agent == "single_turn":
         return [LONG_TOKENS]
+    if agent == "reasoning_cache":
+        return [REASONING_TOKENS, AT_ONCE] * NUM_CYCLES
     return [LONG_TOKENS if turn == _LONG_TURN else AT_ONCE for turn in range(NUM_CALLS + 1)]
 
 

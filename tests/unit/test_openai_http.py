@@ -63,6 +63,17 @@ def test_a_completion_is_one_message_as_plain_text() -> None:
             engine.tokenize(messages, tools)
 
 
+def test_an_opened_answer_is_the_beginning_of_the_models_message_and_plain_text_needs_no_setting() -> None:
+    question = Message(role="user", content="2+2=")
+    with fake_openai() as server:
+        answer(server, a_request(messages=(question,), opening="<think>"))
+        answer(server, a_request(messages=(question,), opening="<think>", is_text=True))
+    chat, text = server.asked
+    assert chat.body["messages"][-1] == {"role": "assistant", "content": "<think>"}
+    assert (chat.body["continue_final_message"], chat.body["add_generation_prompt"]) == (True, False)
+    assert (text.path, text.body["prompt"]) == ("/v1/completions", "2+2=<think>")
+
+
 def test_stop_texts_and_top_k_are_sent_where_they_are_asked_for() -> None:
     with fake_openai() as server:
         answer(server, a_request(sampling=Sampling(top_k=20, stop=("\n",))))
