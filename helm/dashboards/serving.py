@@ -234,6 +234,13 @@ def _training() -> Row:
             query(rate("rollstream_feedback_published_total"), "published"),
         ),
         lines(
+            "Cycles whose states train",
+            "Answers to clients that the producer of states has read, by what became of the states of their cycles.",
+            "suffix: answers/s",
+            rates("rollstream_states_rollouts_total", "outcome"),
+            stacked=True,
+        ),
+        lines(
             "Share of answers to clients in a step",
             "Of the trained samples of the newest step.",
             "percentunit",

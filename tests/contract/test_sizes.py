@@ -34,12 +34,12 @@ ROOMS: Final = {
     "services/rollstream/tools": 1_500,  # three kinds, processes of a user's own tools, bounds, sessions that are left
     "services/rollstream/views": 1_000,
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
-    "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
+    "producers": 5_250,  # the curriculum, ingest, feedback that becomes reward, states of cycles
     "trainer": 9_950,  # credit by turns; the training library, 6,400 of them without Kafka
     "tests/bench": 4_200,  # serving, agents
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 67_400,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
+    "tests": 68_400,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
 }
 """Lines of Python that each folder may have."""
 

@@ -122,7 +122,7 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
 def check_metrics(loop: Loop, ports: Mapping[str, int]) -> None:
     """What the stages export is on the list of all metrics, with its type and labels; and the list promises no more."""
     # These are no stages of the loop, or serve clients, whom it has none of.
-    others = ("collect", "evaluate", "feedback", "http", "ingest", "serve")
+    others = ("collect", "evaluate", "feedback", "http", "ingest", "serve", "states")
     listed = {metric.name: metric for metric in all_metrics() if metric.stage not in others}
     loop.until(lambda: "rollstream_trainer_topic_records{" in scraped(ports["trainer"]), "sizes of topics")
     texts = {stage: scraped(port) for stage, port in ports.items()}

@@ -21,6 +21,7 @@ from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import opened_source, sampling_of
+from rollstream.producers.states.loop import run_states
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
@@ -123,6 +124,9 @@ class RunningProducer:
     def _run(self) -> None:
         settings = self._settings
         try:
+            if settings.source == "states":
+                run_states(settings, self._stop, health=Health())
+                return
             with opened_source(settings) as source:
                 Producer(settings, source, sampling=sampling_of(settings), health=Health()).run(self._stop)
         except RollstreamError as error:

@@ -42,6 +42,7 @@ _OF_SERVING: Final = (
     "rollstream_ingest_refused_total",
     "rollstream_ingest_repeated_total",
     "rollstream_producer_ingested_prompts_total",
+    "rollstream_states_rollouts_total",
     "rollstream_serve_answers_total",
     "rollstream_serve_hook_failures_total",
     "rollstream_serve_may_train_total",

@@ -146,6 +146,7 @@ def test_what_is_not_a_roles_work_is_denied_by_the_broker(run: Run, secure: Secu
 WRITES = {
     "producer": {"prompts", "producers", "serve-prompts", "dead-letters"},
     "feedback": {"scored", "producers", "dead-letters"},
+    "states": {"prompts", "producers"},
     "ingest": {"ingest-prompts", "serve-prompts", "feedback"},
     "generator": {
         "rollouts",
@@ -164,6 +165,7 @@ WRITES = {
 READS = {
     "producer": {"prompts", "serve-prompts", "producers", "ledger", "ingest-prompts"},
     "feedback": {"feedback", "serve-scored", "producers", "ledger"},
+    "states": {"prompts", "serve-scored", "producers", "ledger"},
     "ingest": set(),
     "generator": {"prompts", "eval-prompts", "serve-prompts", "progress", "eval-progress", "weights"},
     "scorer": {"rollouts", "eval-rollouts", "serve-rollouts"},

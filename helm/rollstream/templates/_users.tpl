@@ -7,7 +7,8 @@ that the pods are speak of the same. */}}
 {{/* The role of a pod. context: root, stage */}}
 {{- define "rollstream.roleOf" -}}
 {{- if hasPrefix "producer-" .stage -}}
-{{- ternary "feedback" "producer" (eq ((include "rollstream.ownSettings" . | fromJson).source | default "") "feedback") -}}
+{{- $source := (include "rollstream.ownSettings" . | fromJson).source | default "" -}}
+{{- ternary $source "producer" (has $source (list "feedback" "states")) -}}
 {{- else -}}
 {{- include "rollstream.kafkaRole" .stage -}}
 {{- end -}}

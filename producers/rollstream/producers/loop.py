@@ -325,6 +325,11 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
 
                 run_feedback(settings, stop, health=health, tracing=tracing)
                 return
+            if settings.source == "states":
+                from rollstream.producers.states.loop import run_states
+
+                run_states(settings, stop, health=health, tracing=tracing)
+                return
             with opened_source(settings) as source:
                 Producer(settings, source, sampling=sampling_of(settings), health=health, tracing=tracing).run(stop)
     finally:

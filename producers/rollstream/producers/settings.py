@@ -11,6 +11,7 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.environments.protocol import Split
 from rollstream.process.settings.base import StageSettings
 from rollstream.producers.feedback.settings import FeedbackSettings
+from rollstream.producers.states.settings import StatesSettings
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_REWARD
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
@@ -76,10 +77,11 @@ class ProducerSettings(StageSettings):
     name: str = Field(
         default="producer", min_length=1, description="Who submits; unique among the run's producers, kept for restarts"
     )
-    source: Literal["environment", "jsonl", "parquet", "ingest", "feedback"] = Field(
+    source: Literal["environment", "jsonl", "parquet", "ingest", "feedback", "states"] = Field(
         default="environment",
         description="Where prompts come from; ingest: from clients of `rollstream ingest`, who say of each how it is "
-        "sampled and scored; feedback: answers to clients, with the reward that their feedback gives",
+        "sampled and scored; feedback: answers to clients, with the reward that their feedback gives; states: what the "
+        "cycles of answers to clients (agent `reasoning_cache`) started from",
     )
     environment: str = Field(
         default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
@@ -122,6 +124,7 @@ class ProducerSettings(StageSettings):
     feedback: FeedbackSettings = Field(
         default_factory=FeedbackSettings, description="How feedback becomes reward, with source=feedback"
     )
+    states: StatesSettings = Field(default_factory=StatesSettings, description="Which states train, with source=states")
     most_flat_groups: int = Field(
         default=10_000,
         ge=1,
@@ -138,10 +141,12 @@ class ProducerSettings(StageSettings):
             raise ValueError("source=environment needs `environment`, e.g. environment = 'sort_digits'")
         if self.source == "ingest":
             self._fits_ingest()
-        elif self.source not in ("environment", "feedback") and self.path is None:
+        elif self.source in ("jsonl", "parquet") and self.path is None:
             raise ValueError(f"source={self.source} needs `path`, the file to read")
-        if self.source == "feedback" and self.purpose != "train":
-            raise ValueError("source=feedback is there for training: leave `purpose` out")
+        if self.source in ("feedback", "states") and self.purpose != "train":
+            raise ValueError(f"source={self.source} is there for training: leave `purpose` out")
+        if self.source == "states":
+            self._fits_states()
         if self.purpose == "serve" and self.epochs is None and self.num_prompts is None:
             raise ValueError("purpose=serve has no credit to slow it down: set `epochs` or `num_prompts`")
         if self.purpose == "serve" and self.curriculum is not None:
@@ -159,6 +164,14 @@ class ProducerSettings(StageSettings):
         """The share as groups of this producer's size: steps take `ones_per_group` groups of one for one group."""
         is_of_ones = self.group_size == 1 or self.source == "feedback"
         return min(MOST_OPEN_GROUPS, self.share * (self.ones_per_group if is_of_ones else 1))
+
+    def _fits_states(self) -> None:
+        given = [name for name in ("epochs", "num_prompts", "curriculum") if getattr(self, name) is not None]
+        given += ["agent"] if self.agent != AgentChoice() else []
+        if given:
+            raise ValueError(f"source=states poses single turns, of what clients ask, for ever: leave out {given[0]}")
+        if self.group_size == 1:
+            raise ValueError("source=states compares the answers to one state: set group_size to 2 or more")
 
     def _fits_ingest(self) -> None:
         given = [name for name in ("epochs", "num_prompts", "curriculum") if getattr(self, name) is not None]

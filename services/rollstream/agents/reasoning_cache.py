@@ -47,7 +47,8 @@ class ReasoningCache:
                 raise _refused(f"{name} {options[name][:20]!r} must be {' or '.join(choices)}")
         cycles = number_from("num_reasoning_steps", options.get("num_reasoning_steps", "3"), MAX_CYCLES)
         self.max_turns = 2 * cycles
-        self._options = _cycle_options(options)
+        self.options = _cycle_options(options)
+        """How prompts are made, for whoever makes the state of a recorded sample again."""
         self._trains_summaries = options.get("trains_summaries") == "true"
         self._summarizer = options.get("summarizer", "")
         self._reasoning = _changes(options, max_tokens="max_reasoning_tokens")
@@ -62,14 +63,14 @@ class ReasoningCache:
     async def run(self, session: Session) -> None:
         """All cycles. A prompt that leaves no room for an answer ends the sample as it is, completed and cut off."""
         problem, before = problem_of(session.prompt)
-        state = InferenceProblemState(problem, self._options)
+        state = InferenceProblemState(problem, self.options)
         while len(session.turns) < self.max_turns:
             await self._reason(session, state, before)
             await self._summarize(session, state, before)
 
     async def _reason(self, session: Session, state: InferenceProblemState, before: tuple[Message, ...]) -> None:
         asked = Message(role="user", content=state.get_filled_reasoning_prompt())
-        is_text = self._options.reasoning_prompt_style == "completion"
+        is_text = self.options.reasoning_prompt_style == "completion"
         turn = await session.generate(
             (asked,) if is_text else (*before, asked),
             extends=None,
@@ -100,11 +101,6 @@ def problem_of(prompt: PromptSubmitted) -> tuple[str, tuple[Message, ...]]:
     if not prompt.messages or prompt.messages[-1].role != "user":
         raise FailedSampleError(FailureCode.BAD_PROMPT, "its last message must be the user's: it is the problem")
     return prompt.messages[-1].content, prompt.messages[:-1]
-
-
-def options_of(options: dict[str, str]) -> CycleOptions:
-    """How the agent with these options makes its prompts, e.g. to make the state of a recorded sample again."""
-    return _cycle_options(options)
 
 
 def _cycle_options(options: dict[str, str]) -> CycleOptions:

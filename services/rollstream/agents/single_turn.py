@@ -1,17 +1,29 @@
-"""The agent `single_turn`: one model call answers the prompt."""
+"""The agent `single_turn`: one model call, no tools."""
 
+from rollstream.agents.problem_state import THINK
 from rollstream.agents.session import Session
+from rollstream.agents.turns import Form
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.failure import FailureCode
 
 
 class SingleTurn:
-    """The default agent; it has no options."""
+    """Options: `use_think_tags`, the answer begins with an opened tag; `is_text`, the one message has no template.
 
-    def __init__(self, **options: str) -> None:
-        if options:
-            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"single_turn has no options, got {sorted(options)}")
+    With both it answers a state of `reasoning_cache` as its cycle would have.
+    """
+
+    def __init__(self, use_think_tags: str = "false", is_text: str = "false") -> None:
+        for name, text in (("use_think_tags", use_think_tags), ("is_text", is_text)):
+            if text not in ("true", "false"):
+                raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"{name} {text[:20]!r} must be true or false")
+        self._form = Form(opening=THINK if use_think_tags == "true" else "", is_text=is_text == "true")
 
     async def run(self, session: Session) -> None:
-        """One turn. Raises `FailedSampleError` for a prompt that the template does not take, or that leaves no room."""
-        await session.generate()
+        """Ask the model once."""
+        messages = session.prompt.messages
+        if self._form.is_text and len(messages) != 1:
+            raise FailedSampleError(
+                FailureCode.BAD_PROMPT, f"is_text takes one message as plain text, got {len(messages)}"
+            )
+        await session.generate(form=self._form)

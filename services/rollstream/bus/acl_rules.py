@@ -75,6 +75,11 @@ _WORK: Final[dict[str, _RoleWork]] = {
         asks_ends_of=(PROMPTS, SERVE_PROMPTS),
         asks_retention_of=(PROMPTS, SCORED, SERVE_SCORED, FEEDBACK),
     ),
+    "states": _RoleWork(
+        writes=(PROMPTS, PRODUCERS),
+        reads=(PROMPTS, SERVE_SCORED, PRODUCERS, LEDGER),
+        asks_ends_of=(SERVE_PROMPTS,),
+    ),
     "ingest": _RoleWork(writes=(INGEST_PROMPTS, SERVE_PROMPTS, FEEDBACK)),
     "generator": _RoleWork(
         writes=(ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS, PROGRESS, EVAL_PROGRESS, WEIGHTS_APPLIED, DEAD_LETTERS),
@@ -101,7 +106,7 @@ _WORK: Final[dict[str, _RoleWork]] = {
     "viewer": _RoleWork(reads=TOPICS, watches=("generators", "scorers", "trainer", "trainer-presence")),
 }
 ROLES: Final = (*_WORK, "operator")
-"""The stages and servers; feedback: its producer; client: `prompt` and `evaluate`; viewer: `status`, `tail`,
+"""The stages and servers; feedback, states: their producers; client: `prompt` and `evaluate`; viewer: `status`, `tail`,
 `lineage`; operator: every command."""
 
 

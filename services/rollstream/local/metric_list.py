@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 _EXPORTED_BY: Final = {
     "producer": "rollstream.producers.metrics",
     "feedback": "rollstream.producers.feedback.metrics",
+    "states": "rollstream.producers.states.metrics",
     "ingest": "rollstream.ingest.metrics",
     "generator": "rollstream.generator.metrics",
     "scorer": "rollstream.scorer.metrics",
@@ -106,7 +107,7 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
         "`tracing`: each stage exports all of it. `collect`, `evaluate`: these commands with `--health-port`. `http`:",
         "generators that serve clients, and ingest. `serve`: these generators. `feedback`: the producer with",
-        '`source = "feedback"`.',
+        '`source = "feedback"`; `states`: that with `source = "states"`.',
         "",
         "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
         "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",
