@@ -115,7 +115,7 @@ MISTAKES_OF_ONES = {
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_our_code_is_found(name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
-    _plant(mistake, monkeypatch)
+    plant(mistake, monkeypatch)
     # Not a number is found too.
     assert not reference.difference(mistake.case) <= 1e-6
 
@@ -124,12 +124,12 @@ def test_a_mistake_in_our_code_is_found(name: str, reference: Reference, monkeyp
 def test_a_mistake_in_groups_of_one_is_found(name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES_OF_ONES[name]
     environments = rollouts.canned_ones(reference.policy)
-    _plant(mistake, monkeypatch)
+    plant(mistake, monkeypatch)
     difference, _ = reference.difference_from_plain(mistake.case, environments, are_ones=True)
     assert not difference <= 1e-6
 
 
-def _plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
+def plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
     module, path = mistake.where.split(":")
     function = attrgetter(path)(import_module(f"rollstream.training.learning.{module}"))
     source = textwrap.dedent(inspect.getsource(function))
