@@ -11,6 +11,7 @@ from mode.utils.queues import FlowControlEvent
 
 from rollstream.bus.message import KafkaMessage
 from rollstream.environments.pool.verdicts import ScoringSample, Verdict
+from rollstream.environments.rubric import Rubric, WeightedReward
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RecordTooLargeError
@@ -20,7 +21,8 @@ from rollstream.schemas.topics import SCORED
 from rollstream.scorer.app import MAX_BUFFER_BYTES, BoundedBuffer, StreamSettings, build_app
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.settings import ScorerSettings
-from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn
+from tests.harness.builders import RUN, a_failure, a_generated, a_prompt, a_rollout, a_turn
+from tests.harness.cycles import a_cycled
 from tests.harness.waits import in_a_loop
 
 SCORER = ScorerIdentity(scorer_id="scorer-1", version="0.1.0")
@@ -184,3 +186,13 @@ async def test_it_has_room_again_when_records_are_taken_or_cleared() -> None:
     buffer.clear()
     assert buffer.qsize() == 0
     assert buffer.empty()
+
+
+def test_cycles_are_scored_by_their_last_reasoning_and_each_reasoning_by_itself() -> None:
+    scored = a_cycled(5, RUN, num_cycles=2)
+    asked = sample_of(scored.rollout)
+    assert isinstance(asked, ScoringSample)
+    assert (asked.answer.completion, asked.answer.assistant_messages) == ("r2", ("r2",))
+    assert [turn.text for turn in asked.answer.turns] == ["r1", "s1", "r2", "s2"]
+    assert scored.rollout.answer is scored.rollout.turns[2]
+    assert Rubric(WeightedReward("any", lambda _: 1.0)).scored_turn_types == {"reasoning"}

@@ -3,7 +3,9 @@
 An answer to a client's HTTP call is one too, with `served`, on `serve-rollouts`.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
+from typing import Final, Protocol, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -177,6 +179,24 @@ class Turn(Record):
         return len(self.token_ids) or self.reported_completion_tokens or 0
 
 
+REASONING: Final = "reasoning"
+SUMMARIZATION: Final = "summarization"
+"""The types of turns of an agent that reasons in cycles."""
+
+
+class _OfType(Protocol):
+    @property
+    def turn_type(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_OfType)
+
+
+def answering(turns: Sequence[_T]) -> Sequence[_T]:
+    """The turns that answer the prompt: where some reason in cycles the last of these, else all."""
+    return [turn for turn in turns if turn.turn_type == REASONING][-1:] or turns
+
+
 class GeneratorIdentity(Record):
     """Who generated a sample; the trainer refuses a tokenizer that is not its own.
 
@@ -273,6 +293,11 @@ class RolloutGenerated(Record):
     def _failure_unless_completed(self) -> "RolloutGenerated":
         check_failure(self.status, self.failure)
         return self
+
+    @property
+    def answer(self) -> Turn | None:
+        """The last turn that answers; None if there is none."""
+        return answering(self.turns)[-1] if self.turns else None
 
     @property
     def num_completion_tokens(self) -> int:

@@ -11,10 +11,8 @@ from typing import Final, Literal
 
 from rollstream.engines.tokenizer import without_control_tokens
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.rollout import Turn
+from rollstream.schemas.rollout import REASONING, SUMMARIZATION, Turn
 
-REASONING: Final = "reasoning"
-SUMMARIZATION: Final = "summarization"
 THINK: Final = "<think>"
 _THOUGHT: Final = "</think>"
 MAX_TEMPLATE_BYTES: Final = 2**16

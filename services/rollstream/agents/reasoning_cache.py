@@ -8,7 +8,7 @@ a state that is made from the turns (`problem_state.py`).
 from dataclasses import fields
 from typing import Any, Final
 
-from rollstream.agents.problem_state import REASONING, SUMMARIZATION, CycleOptions, InferenceProblemState
+from rollstream.agents.problem_state import CycleOptions, InferenceProblemState
 from rollstream.agents.session import Session
 from rollstream.agents.tools import number_from
 from rollstream.agents.turns import Form
@@ -16,6 +16,7 @@ from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
+from rollstream.schemas.rollout import REASONING, SUMMARIZATION
 
 MAX_CYCLES: Final = 64
 _CHOICES: Final = {

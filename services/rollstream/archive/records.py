@@ -48,7 +48,7 @@ def sample_row(message: KafkaMessage, scored: RolloutScored) -> Row:
     """The row of a record of `scored`, without the outcome of its group."""
     rollout, scoring = scored.rollout, scored.scoring
     failure = scoring.failure
-    last = rollout.turns[-1] if rollout.turns else None
+    last = rollout.answer
     return {
         **_place(message),
         **_asked(rollout.prompt),

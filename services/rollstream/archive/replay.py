@@ -26,7 +26,7 @@ from rollstream.process.settings.storage import StorageSettings
 from rollstream.rows.conversation import REFERENCE
 from rollstream.rows.write import kind_of, write_rows
 from rollstream.schemas.prompt import Message
-from rollstream.schemas.rollout import FinishReason
+from rollstream.schemas.rollout import FinishReason, answering
 
 Environments = Mapping[str, Declaration] | None
 
@@ -138,9 +138,10 @@ async def _verdicts(
 
 
 def _answer(rollout: Archived) -> RewardInput:
+    texts = tuple(turn.text for turn in answering(rollout.turns)) or rollout.texts
     return RewardInput(
-        completion=rollout.texts[-1] if rollout.texts else "",
-        assistant_messages=rollout.texts,
+        completion=texts[-1] if texts else "",
+        assistant_messages=texts,
         messages=rollout.messages,
         reference_answer=rollout.reference_answer,
         metadata=rollout.metadata,

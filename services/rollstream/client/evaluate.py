@@ -182,7 +182,7 @@ def _collected(
 
 
 def _evaluated(request: EvaluationRequest, scored: RolloutScored) -> EvaluatedSample:
-    turns, scoring = scored.rollout.turns, scored.scoring
+    last, scoring = scored.rollout.answer, scored.scoring
     status, failure, reward = scoring.status, scoring.failure, scoring.reward
     sampled_by = set(scored.rollout.weight_versions)
     if sampled_by - {request.weight_version}:
@@ -190,5 +190,5 @@ def _evaluated(request: EvaluationRequest, scored: RolloutScored) -> EvaluatedSa
         other = f"sampled by version {sorted(sampled_by)}, wanted {request.weight_version}"
         failure = Failure(code=FailureCode.VERSION_GONE, message=other)
     # Of many samples of long answers one a prompt is kept for people.
-    answer = turns[-1].text if turns and scored.rollout.sample_index == 0 else ""
+    answer = last.text if last is not None and scored.rollout.sample_index == 0 else ""
     return EvaluatedSample(status=status, failure=failure, answer=answer, reward=reward)

@@ -9,7 +9,7 @@ from typing import Protocol, Self, SupportsFloat
 from rollstream.schemas.bounds import MAX_REWARD
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message, ToolCall
-from rollstream.schemas.rollout import FinishReason, ToolAnswer, Turn
+from rollstream.schemas.rollout import REASONING, FinishReason, ToolAnswer, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,13 @@ class RewardTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInput:
-    """What a reward function gets: the task and the answer as text. `assistant_messages` are the turns in order."""
+    """What a reward function gets: the task and the answer as text.
+
+    `assistant_messages`: the turns that answer, in order. Of an agent that reasons in cycles it is the last reasoning.
+    """
 
     completion: str
-    """Text of the last turn."""
+    """Text of the last turn that answers."""
     assistant_messages: tuple[str, ...]
     messages: tuple[Message, ...] = ()
     reference_answer: str | None = None
@@ -74,10 +77,11 @@ class Scores(Protocol):
 class Rubric:
     """Scores a sample with each of its reward functions, in their order.
 
-    Turns of `scored_turn_types` are scored by themselves too, each as if it were the whole answer.
+    Turns of `scored_turn_types`, by default those that reason in cycles, are scored by themselves too, each as if it
+    were the whole answer.
     """
 
-    def __init__(self, *rewards: WeightedReward, scored_turn_types: Collection[str] = ()) -> None:
+    def __init__(self, *rewards: WeightedReward, scored_turn_types: Collection[str] = (REASONING,)) -> None:
         names = [reward.name for reward in rewards]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"a rubric needs rewards with different names, got {names}")

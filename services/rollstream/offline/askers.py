@@ -125,7 +125,7 @@ def _seeded(sampling: Sampling, group: str) -> Sampling:
 
 def ended_sample(rollout: RolloutGenerated, *, row: int, attempts: int) -> EndedSample:
     """What is noted of a rollout."""
-    last = rollout.turns[-1] if rollout.turns else None
+    last = rollout.answer
     failure = rollout.failure
     return EndedSample(
         row=row,

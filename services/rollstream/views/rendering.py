@@ -77,8 +77,8 @@ def versions(rollout: RolloutGenerated) -> str:
 
 
 def answer(rollout: RolloutGenerated) -> str:
-    """The text of the last turn, or why there is none."""
-    return quoted(rollout.turns[-1].text) if rollout.turns else str(rollout.failure or "")
+    """The text of the last turn that answers, or why there is none."""
+    return str(rollout.failure or "") if rollout.answer is None else quoted(rollout.answer.text)
 
 
 @singledispatch

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.agents.problem_state import REASONING, SUMMARIZATION, InferenceProblemState
+from rollstream.agents.problem_state import InferenceProblemState
 from rollstream.agents.reasoning_cache import ReasoningCache, problem_of
 from rollstream.process.settings.declared import Declaration
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.rollout import REASONING, SUMMARIZATION, RolloutGenerated
 
 AGENT: Final = "reasoning_cache"
 STATE_OF: Final = "state_of"

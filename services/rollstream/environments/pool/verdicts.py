@@ -16,7 +16,7 @@ from rollstream.environments.rubric import RewardInput, RewardTurn
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.record import Count, Map, Record, Reward, ShortSequence, Symbol
-from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
+from rollstream.schemas.rollout import RolloutGenerated, Status, answering, check_failure
 from rollstream.schemas.scored import TurnScore
 
 LENGTH: Final = struct.Struct(">I")
@@ -34,7 +34,7 @@ class ScoringSample:
 
     @classmethod
     def of(cls, rollout: RolloutGenerated) -> Self:
-        prompt, texts = rollout.prompt, tuple(turn.text for turn in rollout.turns)
+        prompt, texts = rollout.prompt, tuple(turn.text for turn in answering(rollout.turns))
         answer = RewardInput(
             completion=texts[-1] if texts else "",
             assistant_messages=texts,
