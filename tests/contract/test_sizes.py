@@ -27,7 +27,8 @@ ROOMS: Final = {
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_500,  # SQLite, which was in offline; lanes of health; settings of tools
+    "services/rollstream/process": 3_600,  # SQLite, which was in offline; settings of tools; YAML and Hydra's words
+    "services/rollstream/rc_actor": 1_300,  # the Reasoning Cache actor: 700 for the keys of its configurations
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,

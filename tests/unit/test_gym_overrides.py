@@ -3,7 +3,7 @@
 import pytest
 
 from rollstream.gym.options import GymCollectOptions, from_words
-from rollstream.gym.overrides import overridden
+from rollstream.process.settings.overrides import overridden
 from rollstream.schemas.errors import ConfigurationError
 
 FILES = ("+input_jsonl_fpath=in.jsonl", "+output_jsonl_fpath=data/rollouts_v2.0_20261126.jsonl")

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from rollstream.gym.overrides import overridden
 from rollstream.offline.options import MAX_CONCURRENCY
 from rollstream.process.settings.options import CommandOptions
+from rollstream.process.settings.overrides import overridden
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_REWARD
 from rollstream.schemas.errors import ConfigurationError
 

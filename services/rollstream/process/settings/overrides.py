@@ -1,4 +1,4 @@
-"""The words of a Gym command line: `+key=value`, `++key=value`, `key=value` and `~key`, as Hydra reads them.
+"""The words of a command line with Hydra's grammar: `+key=value`, `++key=value`, `key=value` and `~key`.
 
 Values are YAML, by OmegaConf: `limit=null`, `+a.b=[1, 2]`, `+path=${oc.env:HOME}/rows.jsonl`. `+` adds a key that no
 word before it has set, `++` sets it whatever was, `~` takes it away. A key without a sign must be one that the command
@@ -15,8 +15,10 @@ _WORD: Final = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[A-Za-z_][\w.\[\]-]*)(?:
 _MAX_WORDS: Final = 1000
 
 
-def overridden(words: Sequence[str], known: Collection[str], base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """`base` with the values that `words` set, as plain dicts and lists; `known`: keys that need no `+`.
+def overridden(
+    words: Sequence[str], known: Collection[str] | None, base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """`base` with the values that `words` set, as plain dicts and lists; `known`: keys that need no `+`, None: all.
 
     Raises `ConfigurationError` that names the word, or the place of a reference `${…}` to what is not there.
     """
@@ -42,7 +44,7 @@ def overridden(words: Sequence[str], known: Collection[str], base: Mapping[str, 
     return {str(name): value for name, value in found.items()}
 
 
-def _apply(config: Any, word: str, known: Collection[str]) -> None:
+def _apply(config: Any, word: str, known: Collection[str] | None) -> None:
     from omegaconf import OmegaConf
 
     match = _WORD.fullmatch(word)
@@ -54,7 +56,7 @@ def _apply(config: Any, word: str, known: Collection[str]) -> None:
         return
     if value is None:
         raise ConfigurationError(f"{word!r} has no value: write {sign}{key}=VALUE, or {sign}{key}=null for none")
-    if sign == "" and key.partition(".")[0] not in known:
+    if sign == "" and known is not None and key.partition(".")[0] not in known:
         raise ConfigurationError(f"no key {key!r}: write +{key}=… to add one; known are {', '.join(sorted(known))}")
     if sign == "+" and OmegaConf.select(config, key, throw_on_missing=False) is not None:
         raise ConfigurationError(f"{key!r} was set before {word!r}: write ++{key}=… to set it again")
