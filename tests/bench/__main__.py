@@ -16,6 +16,7 @@ _BENCHES = {
     "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
     "feedback": "Whether a policy learns from what callers say of its answers, and from nothing else.",
     "tool-learning": "Whether a policy learns a task that it can't do without calling a tool.",
+    "cycles": "Whether a policy learns to reason in cycles, by trajectories and by states.",
     "serve": "Answers to clients that are recorded against answers that are not.",
     "serve-reserve": "Clients of an engine that trains against clients that have it for themselves.",
     "agents": "CPU of an agent's turn beyond the model call itself.",

@@ -7,6 +7,7 @@ from typing import Final
 from rollstream.environments.ifeval.ifeval import IfEval
 from rollstream.environments.protocol import Environment
 from rollstream.environments.reasoning_gym import ReasoningGym
+from rollstream.environments.running_sum import RunningSum, RunningSumTurns
 from rollstream.environments.scoring_only import BySource, Math, MultipleChoice, StructuredOutput
 from rollstream.environments.session import SessionVerdict
 from rollstream.environments.sort_digits import SortDigits
@@ -22,6 +23,8 @@ _BUILT_IN: Final[Mapping[str, Callable[..., Environment]]] = {
     "multiple_choice": MultipleChoice,
     "reasoning_gym": ReasoningGym,
     "session": SessionVerdict,
+    "running_sum": RunningSum,
+    "running_sum_turns": RunningSumTurns,
     "sort_digits": SortDigits,
     "structured_output": StructuredOutput,
     "word_count": WordCount,
