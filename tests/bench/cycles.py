@@ -65,7 +65,7 @@ class _Learned:
 def command(way: tuple[Way, ...], seeds: int, first_seed: int, plot: Path | None, **shape: int) -> None:
     """Held-out reward of three cycles after training, less that before. Target: a gain of 0.3 under each seed.
 
-    The task needs three cycles: an answer adds up three of nine digits. The whole stack: Kafka, a generator with vLLM,
+    The task needs three cycles: an answer adds up two of six digits. The whole stack: Kafka, a generator with vLLM,
     the scorer, the trainer; with states also their producer, and a client that asks cycles on the lane for clients.
     """
     found: dict[str, list[tuple[_Learned, _Learned]]] = {one: [] for one in way}

@@ -9,7 +9,6 @@ from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import split_of
 from rollstream.environments.rubric import RewardInput
 from rollstream.environments.running_sum import (
-    AT_ONCE,
     NUM_DIGITS,
     REASONING_TEMPLATE,
     SUMMARIZATION_TEMPLATE,
@@ -20,7 +19,7 @@ from rollstream.environments.running_sum import (
 )
 from tests.harness.builders import a_turn
 
-DIGITS = "471938256"
+DIGITS = "471938"
 OPTIONS = CycleOptions(
     reasoning_prompt_template=REASONING_TEMPLATE, summarization_prompt_template=SUMMARIZATION_TEMPLATE
 )
@@ -41,22 +40,17 @@ def test_right_turns_ask_and_answer_as_the_agent_does_and_reach_the_sum_in_three
         else:
             assert state.get_filled_summarization_prompt() == asked
             state.update_summarization(a_turn(text=answer))
-    assert [answer for _, answer in turns] == ["4,11,12", "938256:12", "21,24,32", "256:32", "34,39,45", ":45"]
+    assert [answer for _, answer in turns] == ["4,11", "1938:11", "12,21", "38:21", "24,32", ":32"]
     assert rewards == [pytest.approx(1 / 3), pytest.approx(2 / 3), 1.0]
     assert max(len(answer) for _, answer in turns) < RunningSum.sampling.max_tokens, "there is room for its end"
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("4", 1 / 9), ("45", 1.0), ("4,12", 0), ("11,12", 3 / 9), ("5", 0), ("", 0), ("4,", 0), ("4, 11", 0), ("a", 0)],
+    [("4", 1 / 6), ("32", 1.0), ("4,12", 0), ("11,12", 0.5), ("5", 0), ("", 0), ("4,", 0), ("4, 11", 0), ("a", 0)],
 )
 def test_the_reward_is_how_far_the_answers_sums_come(answer: str, expected: float) -> None:
     assert reward(answer) == pytest.approx(expected)
-
-
-def test_no_right_answer_has_room_for_more_than_three_digits() -> None:
-    # The last sums of a problem have two digits each.
-    assert RunningSum.sampling.max_tokens < 2 * (AT_ONCE + 1) + AT_ONCE
 
 
 def test_problems_of_the_splits_differ_and_turns_are_of_both_types() -> None:

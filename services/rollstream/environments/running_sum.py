@@ -1,8 +1,8 @@
-"""The environment `running_sum`: add up nine digits, three in an answer, so it takes three cycles of `reasoning_cache`.
+"""The environment `running_sum`: add up six digits, two in an answer, so it takes three cycles of `reasoning_cache`.
 
-The problem is `471938256`. An answer has room for three sums, so the first one is `4,11,12`. The summary `938256:12`
-says what is left, and the sum so far; from there the next answer is `21,24,32`. The reward is the share of the digits
-that are added up: a third for one answer alone, and 1 for the last of three. A tiny model learns it on a CPU.
+The problem is `471938`. An answer has room for two sums, so the first one is `4,11`. The summary `1938:11` says what is
+left, and the sum so far; from there the next answer is `12,21`. The reward is the share of the digits that are added up
+where an answer ends: a third for one answer alone, and 1 for the last of three. A tiny model learns it on a CPU.
 
 `running_sum_turns` has the turns of this one by one, each with a demonstration, for a warm-up.
 """
@@ -18,13 +18,13 @@ from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.environments.sort_digits import exact_match
 from rollstream.schemas.prompt import Message, Sampling
 
-NUM_DIGITS: Final = 9
-AT_ONCE: Final = 3
+NUM_DIGITS: Final = 6
+AT_ONCE: Final = 2
 """Digits that are added up in one answer."""
 REASONING_TEMPLATE: Final = "{problem};{curr_summary}="
 SUMMARIZATION_TEMPLATE: Final = "{problem};{existing_summary};{reasoning}#"
 """Without a word, since each character is a token of the tiny model."""
-_SAMPLING: Final = Sampling(temperature=1.0, max_tokens=10)
+_SAMPLING: Final = Sampling(temperature=1.0, max_tokens=8)
 
 
 def progress(sample: RewardInput) -> float:
