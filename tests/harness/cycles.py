@@ -2,15 +2,17 @@
 
 from typing import Any
 
+from rollstream.agents.problem_state import CycleOptions
 from rollstream.schemas.prompt import AgentChoice, Message, Purpose
 from rollstream.schemas.rollout import Turn
-from rollstream.schemas.scored import RolloutScored
-from tests.harness.builders import a_prompt, a_rollout, a_turn
+from rollstream.schemas.scored import RolloutScored, Scoring, TurnScore
+from tests.harness.builders import a_failure, a_prompt, a_rollout, a_scoring, a_turn
 
 TEMPLATES = {
     "reasoning_prompt_template": "P:{problem} S:{curr_summary}",
     "summarization_prompt_template": "P:{problem} S:{existing_summary} R:{reasoning}",
 }
+OPTIONS = CycleOptions(**TEMPLATES)  # type: ignore[arg-type]
 
 
 def cycle_turns(num_cycles: int, *, ends_with_summary: bool = True) -> tuple[Turn, ...]:
@@ -38,3 +40,12 @@ def a_cycled(
     )
     fields.setdefault("turns", cycle_turns(num_cycles))
     return a_rollout(prompt=prompt, **fields)
+
+
+def scored_by_turns(rewards: dict[int, float | None], reward: float | None = 1.0) -> Scoring:
+    """Scores of these turns; None: scoring that turn failed."""
+    scores = tuple(
+        TurnScore(turn=turn, reward=score, failure=a_failure("verifier crashed") if score is None else None)
+        for turn, score in rewards.items()
+    )
+    return a_scoring(reward, turn_scores=scores)

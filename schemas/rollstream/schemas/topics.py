@@ -7,7 +7,7 @@ writes it to the same topic again, and a marker to `dead-letters`. `bus/admin.py
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from rollstream.schemas.feedback import FeedbackGiven
@@ -157,6 +157,14 @@ TOPICS: Final[tuple[Topic[Any], ...]] = (
     PROMPTS, PRODUCERS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED,
     SERVE_PROMPTS, SERVE_ROLLOUTS, SERVE_SCORED, INGEST_PROMPTS, FEEDBACK, PROGRESS, EVAL_PROGRESS, DEAD_LETTERS,
 )  # fmt: skip
+_STREAM: Final[Topic[Record]] = Topic(
+    name="rc_actor", record=None, key="instance of the actor", retention="time_and_size",
+    written_by="`rc-actor`", read_by="who trains on reasoning in cycles, `rc-streams`",
+)  # fmt: skip
+STREAM_TOPICS: Final[tuple[Topic[Record], ...]] = tuple(
+    replace(_STREAM, name=name) for name in ("rc_actor", "rc_actor_test", "rc_stats", "rc_stats_test")
+)
+"""Streams of `rc-actor`: JSON, a group or a step's statistics a message. A run has them if `topics create` is asked."""
 RECORDS: Final[tuple[type[Record], ...]] = tuple(
     dict.fromkeys(topic.record for topic in TOPICS if topic.record is not None)
 )
