@@ -29,7 +29,7 @@ from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import FEEDBACK, LEDGER, SCORED, SERVE_SCORED, TOPICS
+from rollstream.schemas.topics import FEEDBACK, LEDGER, SCORED, SERVE_SCORED, STREAM_TOPICS, TOPICS
 from tests.harness.builders import a_feedback, a_served_prompt, a_served_rollout
 from tests.harness.loops import STAGES, a_loop
 from tests.harness.running import Run, a_run
@@ -160,6 +160,7 @@ WRITES = {
     "scorer": {"scored", "eval-scored", "serve-scored", "dead-letters"},
     "trainer": {"weights", "ledger", "dead-letters"},
     "client": {"serve-prompts", "eval-prompts"},
+    "rc-actor": {topic.name for topic in STREAM_TOPICS},
     "viewer": set(),
 }
 READS = {
@@ -171,6 +172,7 @@ READS = {
     "scorer": {"rollouts", "eval-rollouts", "serve-rollouts"},
     "trainer": {"prompts", "scored", "weights", "ledger", "producers"},
     "client": {"serve-scored", "eval-scored", "weights", "weights-applied", "ledger"},
+    "rc-actor": {topic.name for topic in STREAM_TOPICS},
     "viewer": {topic.name for topic in TOPICS},
 }
 GROUPS = {"generator": {"generators"}, "scorer": {"scorers"}, "trainer": {"trainer", "trainer-presence"}}
@@ -178,7 +180,7 @@ GROUPS = {"generator": {"generators"}, "scorer": {"scorers"}, "trainer": {"train
 
 def _forbidden(run: str, role: str, user: dict[str, object]) -> dict[str, Callable[[], None]]:
     """What the role must not do: each as a function that raises the broker's refusal."""
-    topics = {topic.name for topic in TOPICS}
+    topics = {topic.name for topic in (*TOPICS, *STREAM_TOPICS)}
     attempts: dict[str, Callable[[], None]] = {}
     for name in sorted(topics - WRITES[role]):
         attempts[f"write {name}"] = partial(_produce, user, f"{run}.{name}")

@@ -26,6 +26,7 @@ from rollstream.schemas.topics import (
     SERVE_PROMPTS,
     SERVE_ROLLOUTS,
     SERVE_SCORED,
+    STREAM_TOPICS,
     TOPICS,
     WEIGHTS,
     WEIGHTS_APPLIED,
@@ -103,6 +104,7 @@ _WORK: Final[dict[str, _RoleWork]] = {
     "client": _RoleWork(
         writes=(SERVE_PROMPTS, EVAL_PROMPTS), reads=(SERVE_SCORED, EVAL_SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER)
     ),
+    "rc-actor": _RoleWork(writes=STREAM_TOPICS, reads=STREAM_TOPICS),
     "viewer": _RoleWork(reads=TOPICS, watches=("generators", "scorers", "trainer", "trainer-presence")),
 }
 ROLES: Final = (*_WORK, "operator")

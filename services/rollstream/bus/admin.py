@@ -18,7 +18,7 @@ from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
-from rollstream.schemas.topics import DEAD_LETTERS, TOPIC_BYTES, TOPICS, Retention, Topic
+from rollstream.schemas.topics import DEAD_LETTERS, STREAM_TOPICS, TOPIC_BYTES, TOPICS, Retention, Topic
 
 _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -131,14 +131,15 @@ class KafkaAdmin:
         self._client = made(AdminClient, self._config, kafka)
         self._knows_brokers = False
 
-    def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
+    def create_topics(self, run: str, *, partitions: int = 4, with_streams: bool = False) -> list[str]:
         """Create the topics that are missing, with replication 3 if there are three brokers. Returns their names.
 
         The controller confirms a topic before all brokers know it. This returns when the broker that it asks serves it.
+        `with_streams`: those of `rc-actor` too.
         """
         brokers = len(self._cluster().nodes)
         replication = 3 if brokers >= 3 else 1
-        new = [_new_topic(topic, run, partitions, replication) for topic in TOPICS]
+        new = [_new_topic(topic, run, partitions, replication) for topic in (*TOPICS, *STREAM_TOPICS * with_streams)]
         created = []
         for name, future in self._client.create_topics(new, request_timeout=_TIMEOUT_SECONDS).items():
             if _is_new(name, future):
@@ -251,7 +252,7 @@ class KafkaAdmin:
 
     def _existing(self, run: str) -> list[str]:
         there = cluster_topics(self._kafka)
-        return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
+        return [topic.of(run) for topic in (*TOPICS, *STREAM_TOPICS) if topic.of(run) in there]
 
     @until_settled
     def _offsets(

@@ -21,10 +21,11 @@ def command() -> None:
 @click.option(
     "--partitions", default=4, show_default=True, type=click.IntRange(1, 1000), help="For each topic that has several."
 )
+@click.option("--streams", is_flag=True, help="Create the streams of `rc-actor` too.")
 @settings_option
-def create(partitions: int, settings: StageSettings) -> None:
+def create(partitions: int, streams: bool, settings: StageSettings) -> None:
     """Create the topics that are missing. With three brokers or more, each topic is replicated three times."""
-    created = connected(settings).admin().create_topics(settings.run, partitions=partitions)
+    created = connected(settings).admin().create_topics(settings.run, partitions=partitions, with_streams=streams)
     for name in created:
         click.echo(f"created {name}")
     if not created:
