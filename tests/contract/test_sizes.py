@@ -17,7 +17,7 @@ ROOMS: Final = {
     "services/rollstream/agents": 1_650,  # a session: turns, tools, what a kill leaves; cycles, 380 of them
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
-    "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
+    "services/rollstream/cli": 2_700,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from rollstream.offline.options import MaxTokens, Temperature, TopP
 from rollstream.process.settings.options import CommandOptions
@@ -72,6 +72,10 @@ class AddressSettings(CommandOptions):
         default=None, description="Environment variable that holds the servers' key; null: no key"
     )
 
+    ready_seconds: float = Field(
+        default=600.0, gt=0, le=86400, description="How long servers are awaited at the start, without calling a model"
+    )
+
     @model_validator(mode="after")
     def _has_addresses(self) -> Self:
         for key in ("llm_urls", "summarization_llm_urls"):
@@ -83,15 +87,18 @@ class AddressSettings(CommandOptions):
                 )
             for number, url in enumerate(urls, 1):
                 try:
-                    checked_address(url, "http", "https")
+                    _plain_address(url)
                 except ValueError as error:
                     raise ValueError(f"address {number} of {key} {error}") from error
-                if may_hold_a_password(url):
-                    raise ValueError(
-                        f"address {number} of {key} has a user, a password or a query: leave them out, and name the "
-                        "key's environment variable in api_key_variable"
-                    )
         return self
+
+
+def _plain_address(url: str) -> str:
+    """Raises ValueError, which never shows it."""
+    checked_address(url, "http", "https")
+    if may_hold_a_password(url) or "#" in url:
+        raise ValueError("must have no user, password or query: name the key's variable in me.api_key_variable")
+    return url
 
 
 def split_urls(urls: str) -> tuple[str, ...]:
@@ -164,6 +171,14 @@ class ScoringSettings(CommandOptions):
     options: Mapping[Name, Annotated[str, Field(max_length=4096)]] = Field(
         default_factory=dict, max_length=_MAX_OPTIONS, description="What it is made with, as text"
     )
+    verifier_url: Text | None = Field(
+        default=None, description="Service that your environment asks; its GET /health is awaited. null: none"
+    )
+
+    @field_validator("verifier_url")
+    @classmethod
+    def _is_address(cls, url: str | None) -> str | None:
+        return url if url is None else _plain_address(url)
 
 
 class VllmServerSettings(CommandOptions):
