@@ -23,18 +23,26 @@ ROW = {"responses_create_params": {"input": "Add 2.", "tools": TOOLS}, "anything
 
 
 @asynccontextmanager
-async def agent(model: ScriptedModel, tools: Resources, chat: bool = False, **settings: Any) -> AsyncIterator[str]:
-    """The address of an agent's server between these two."""
+async def agent(
+    model: ScriptedModel, tools: Resources, chat: bool = False, mode: str = "unknown", **settings: Any
+) -> AsyncIterator[str]:
+    """The address of an agent's server between these two; `mode`: the `reverify_mode` of the tools."""
     named = {"base_url": model.url, "api_key": "planted-key", "model": "tiny", "entrypoint": "app.py", "max_tries": 2}
     references = {"resources_server": {"type": RESOURCES, "name": "r"}, "model_server": {"type": MODELS, "name": "m"}}
     made = AgentSettings.model_validate({"entrypoint": "app.py", **references, **settings})
     async with (
         model_app(ModelSettings.model_validate(named), speaks_chat=chat) as models,
         answering(models) as model_url,
-        agent_app(made, placed(r={RESOURCES: tools.url}, m={MODELS: model_url}, a={AGENTS: model_url})) as app,
+        agent_app(made, _configured(tools.url, model_url, mode)) as app,
         answering(app) as url,
     ):
         yield url
+
+
+def _configured(tools_url: str, model_url: str, mode: str) -> dict[str, Any]:
+    found = placed(r={RESOURCES: tools_url}, m={MODELS: model_url}, a={AGENTS: model_url})
+    found["r"][RESOURCES]["one"]["reverify_mode"] = mode
+    return found
 
 
 async def ran(url: str, row: dict[str, Any] | None = None) -> httpx.Response:
@@ -131,6 +139,34 @@ async def test_a_verifier_that_gives_no_verdict_leaves_the_rollout_without_a_rew
             answer = await ran(url)
     assert answer.status_code == 502
     assert tools.count("close_session") == 1
+
+
+@pytest.mark.parametrize(("mode", "num_asked", "status"), [("unsupported", 1, 502), ("stateless", 2, 200)])
+@in_a_loop
+async def test_a_verdict_that_broke_off_is_asked_for_again_only_of_a_server_without_sessions(
+    mode: str, num_asked: int, status: int
+) -> None:
+    with (
+        scripted_model(answer=lambda items: [says("done")]) as model,
+        resources(faults={"verify": ["leave", "ok"]}) as tools,
+    ):
+        async with agent(model, tools, mode=mode) as url:
+            answer = await ran(url)
+    assert (tools.count("verify"), answer.status_code) == (num_asked, status)
+
+
+@in_a_loop
+async def test_a_verifier_may_take_longer_than_a_tool_and_ends_at_its_own_deadline() -> None:
+    with (
+        scripted_model(answer=lambda items: [says("done")]) as model,
+        resources(faults={"verify": ["hang"]}) as tools,
+    ):
+        async with agent(model, tools, tool_seconds=0.1, verify_seconds=0.5) as url:
+            late = await ran(url)
+    assert (late.status_code, "the verification in tools 'resources' took longer than 0.5 s" in late.text) == (
+        502,
+        True,
+    )
 
 
 @in_a_loop

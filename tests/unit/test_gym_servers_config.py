@@ -5,12 +5,19 @@ from typing import Any
 
 import pytest
 import yaml
+from aiohttp import web
 
+from rollstream.gym.options import HeadServer
 from rollstream.gym.servers.config import merged, without_secrets
-from rollstream.gym.servers.options import run_options
+from rollstream.gym.servers.entry import agent_app
+from rollstream.gym.servers.options import StatusOptions, run_options
 from rollstream.gym.servers.plan import planned
+from rollstream.gym.servers.settings import AgentSettings, ResourcesSettings
+from rollstream.gym.servers.status import may_be_asked, show_status
 from rollstream.schemas.errors import ConfigurationError
-from tests.harness.gym_stack import COUNTER, MULTI_STEP, OPENAI_MODEL
+from tests.harness.gym_stack import COUNTER, MULTI_STEP, OPENAI_MODEL, placed
+from tests.harness.threads import application
+from tests.harness.waits import in_a_loop
 
 VLLM_MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 POLICY = ["+policy_base_url=http://127.0.0.1:8000/v1", "+policy_api_key=planted-key", "+policy_model_name=tiny"]
@@ -119,6 +126,105 @@ SERVER: dict[str, Any] = {"entrypoint": "my.own.Box"}
 def test_a_server_that_can_t_run_is_refused_by_its_name(entry: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigurationError, match=why):
         planned(entry)
+
+
+MODEL = {"entrypoint": "app.py", "base_url": "http://127.0.0.1:1/v1", "api_key": "planted-key", "model": "tiny"}
+AGENT = {
+    "entrypoint": "app.py",
+    "resources_server": {"type": "resources_servers", "name": "box"},
+    "model_server": {"type": "responses_api_models", "name": "policy"},
+}
+
+
+def trio(kind: str = "", **changed: Any) -> dict[str, Any]:
+    """A server of each kind, one of them with other settings."""
+    servers = {"responses_api_models": MODEL, "responses_api_agents": AGENT, "resources_servers": SERVER}
+    servers[kind] = {**servers.get(kind, {}), **changed}
+    return {
+        "policy": {"responses_api_models": {"vllm_model": servers["responses_api_models"]}},
+        "agent": {"responses_api_agents": {"simple_agent": servers["responses_api_agents"]}},
+        "box": {"resources_servers": {"box": servers["resources_servers"]}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "why"),
+    [
+        ("responses_api_models", "max_trys", 2, "server 'policy': max_trys: no such key; did you mean max_tries"),
+        ("responses_api_models", "return_token_id_information", True, "must be false: no token ids are asked"),
+        ("responses_api_models", "uses_reasoning_parser", False, "is False, it must be true"),
+        ("responses_api_models", "default_headers", {"X-Key": "planted-key"}, "is a table, it must be {}"),
+        ("responses_api_agents", "skip_verification", True, "is True, it must be false: each rollout is verified"),
+        ("responses_api_agents", "verify_second", 5, "did you mean verify_seconds"),
+        ("responses_api_agents", "open_seconds", 3601, "open_seconds: .* less than or equal to 3600"),
+        ("responses_api_agents", "verify_seconds", 86401, "verify_seconds: .* less than or equal to 86400"),
+        ("resources_servers", "num_workers", 4, "is 4, it must be 1: each server is one process"),
+        ("resources_servers", "max_session", 4, "did you mean max_sessions"),
+    ],
+)
+def test_no_setting_of_a_server_is_passed_over_in_silence(kind: str, key: str, value: Any, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        planned(trio(kind, **{key: value}))
+    assert "planted-key" not in str(caught.value)
+
+
+def test_what_only_describes_a_server_and_what_gym_sets_as_it_is_here_are_taken() -> None:
+    said = {"domain": "math", "verified": False, "description": "d", "value": "v", "datasets": [], "license": "MIT"}
+    assert len(planned(trio("resources_servers", **said, num_workers=1))) == 3
+    usual = {"return_token_id_information": False, "uses_reasoning_parser": True, "default_headers": None}
+    assert len(planned(trio("responses_api_models", **usual))) == 3
+
+
+def test_a_program_of_your_own_reads_its_settings_itself() -> None:
+    program = Path("resources_servers/box/app.py")
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    assert planned(trio("resources_servers", entrypoint="app.py", my_own="x"))[2].program == program
+
+
+@in_a_loop
+async def test_the_longest_deadlines_that_a_server_takes_are_those_of_its_tools() -> None:
+    made = AgentSettings.model_validate({**AGENT, "open_seconds": 3600, "tool_seconds": 3600, "verify_seconds": 86400})
+    config = placed(
+        box={"resources_servers": "http://127.0.0.1:1"}, policy={"responses_api_models": "http://127.0.0.1:1"}
+    )
+    async with agent_app(made, config):
+        pass
+    tools = ResourcesSettings.model_validate({**SERVER, "call_seconds": 3600, "verify_seconds": 86400}).tools()
+    assert (tools.call_seconds, tools.verify_seconds) == (3600, 86400)
+
+
+@pytest.mark.parametrize(
+    ("url", "may"),
+    [
+        ("http://127.0.0.1:8000", True),
+        ("http://localhost:8000/", True),
+        ("http://[::1]:8000", True),
+        ("http://head.cluster:8000", True),
+        ("http://169.254.169.254/latest", False),
+        ("http://127.0.0.1@elsewhere:8000", False),
+        ("http://elsewhere:8000#127.0.0.1", False),
+        ("file://127.0.0.1/etc/passwd", False),
+        ("http://[", False),
+        ("None", False),
+    ],
+)
+def test_only_this_machine_and_the_head_servers_are_asked_how_they_are(url: str, may: bool) -> None:
+    assert may_be_asked(url, "head.cluster") is may
+
+
+def test_a_head_server_that_names_another_machine_is_told_from_one_that_is_ill() -> None:
+    async def named(request: web.Request) -> web.Response:
+        return web.json_response([{"process_name": "policy", "url": "http://169.254.169.254:80"}])
+
+    app = web.Application()
+    app.add_routes([web.get("/server_instances", named)])
+    said: list[str] = []
+    with application(app) as port:
+        assert not show_status(StatusOptions(head_server=HeadServer(port=port)), said.append)
+    assert "policy" in said[0]
+    assert said[0].endswith("not asked: it is on another machine")
+    assert said[1] == "1 servers found (0 healthy, 1 unhealthy)"
 
 
 def test_no_files_and_bad_options_are_refused() -> None:

@@ -211,6 +211,31 @@ def test_a_verdict_that_is_none_leaves_the_sample_without_reward(server: Resourc
     assert why in refusal(server, lambda session: session.verify({"messages": []}))
 
 
+@pytest.mark.parametrize("fault", ["leave", "500", "503"])
+def test_a_verification_that_may_have_arrived_is_made_again_only_if_it_is_declared_replayable(
+    server: Resources, fault: str
+) -> None:
+    async def verified(session: ToolSession) -> Any:
+        return await session.verify({"messages": []})
+
+    server.faults["verify"] = [fault, "ok"]
+    assert "it may have arrived, and is not declared replayable" in refusal(server, verified)
+    assert server.count("verify") == 1
+    server.faults["verify"] = [fault, "ok"]
+    assert with_session(server, verified, replayable=("verify",))["reward"] == 0.0
+    assert server.count("verify") == 3
+
+
+def test_a_verification_has_a_deadline_of_its_own(server: Resources) -> None:
+    server.faults["verify"] = ["hang"]
+
+    async def verified(session: ToolSession) -> Any:
+        return await session.verify({"messages": []})
+
+    assert "verification in tools 'counter' took longer than 0.3 s" in refusal(server, verified, verify_seconds=0.3)
+    assert "verification in tools 'counter' took longer than 0.4 s" in refusal(server, verified, call_seconds=0.4)
+
+
 def test_a_server_that_is_gone_opens_no_session_and_is_tried_again() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         url = f"http://127.0.0.1:{free.getsockname()[1]}"

@@ -13,6 +13,7 @@ from rollstream.trainer.intake.groups import DropReason
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.training.learning.turn_credit import turn_advantages
 from tests.harness.builders import a_failure, a_rollout, a_scoring, a_turn
+from tests.harness.cycles import a_cycled
 from tests.unit.test_admission import LAGS, a_complete_group
 
 RULES = AdmissionRules(max_policy_lag=2, credit="turn")
@@ -65,6 +66,39 @@ def test_a_group_trains_each_turn_at_its_own_advantage_and_no_turn_without_score
     ]
     weighed = replace(RULES, turn_weights={"reasoning/1": 0.0})
     assert admit(a_complete_group([scored(0, 1.0), scored(1, 0.0)]), weighed, LAGS.get) is DropReason.UNTRAINABLE
+
+
+def cycled(index: int, *rewards: float | None) -> RolloutScored:
+    """A sample of three cycles of the agent `reasoning_cache`, of which each turn was scored."""
+    scores = tuple(
+        TurnScore(turn=number, reward=reward, failure=TOO_LATE if reward is None else None)
+        for number, reward in enumerate(rewards)
+    )
+    return a_cycled(7, "demo", sample_index=index, scoring=a_scoring(turn_scores=scores))
+
+
+def test_three_cycles_are_six_samples_of_one_rollout_each_at_its_own_advantage_and_weight():
+    group = [
+        cycled(0, 1.0, 1.0, 1.0, 0.5, 1.0, 0.0),
+        cycled(1, 0.0, 1.0, 1.0, None, None, 0.0),
+        cycled(2, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0),
+    ]
+    weights = {"reasoning": 1.0, "summarization": 0.0, "reasoning/3": 2.0}
+    found = admit(a_complete_group(group), replace(RULES, turn_weights=weights), LAGS.get)
+    assert isinstance(found, Admitted)
+    assert len(found.training) == 18
+    assert len({sample.rollout_id for sample in found.training}) == 3
+    # Reasoning 1: 1, 0, 0. Reasoning 2 has no spread. Reasoning 3: 1 and 0, at twice the weight; one has no score.
+    of_turns = [sorted(set(sample.token_advantages.tolist())) for sample in found.training]
+    third = pytest.approx([-1 / 3])
+    assert of_turns[:6] == [pytest.approx([2 / 3]), [], [], [], [1.0], []]
+    assert of_turns[6:12] == [third, [], [], [], [], []]
+    assert of_turns[12:] == [third, [], [], [], [-1.0], []]
+
+
+def test_cycles_without_spread_in_any_cell_are_dropped_whatever_their_rewards_are():
+    flat = [cycled(index, 0.0, 1.0, 0.5, 1.0, 1.0, 0.0) for index in range(3)]
+    assert admit(a_complete_group(flat), RULES, LAGS.get) is DropReason.NO_SPREAD
 
 
 def test_a_group_without_spread_in_any_turn_is_dropped_although_its_rewards_have_spread():

@@ -63,7 +63,12 @@ class HeadAddresses:
 
 def url_of(config: Mapping[str, Any], kind: str, name: str) -> str:
     """The address of a server in a configuration. Raises `ConfigurationError` if it has none."""
-    return _url(_place(config[name][kind]), repr(name))
+    return _url(settings_of(config, kind, name), repr(name))
+
+
+def settings_of(config: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    """What a configuration says of a server, its address included."""
+    return _place(config[name][kind])
 
 
 def _url(place: Mapping[str, Any], what: str) -> str:

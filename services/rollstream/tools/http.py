@@ -106,9 +106,13 @@ class HttpConnection:
         return Said(reply.text, None if reply.is_ok else f"status {reply.status}")
 
     async def verify(self, said: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The whole answer of the server on the sample, or on the `response` that `said` has."""
+        """The whole answer of the server on the sample, or on the `response` that `said` has.
+
+        A verification that may have arrived is asked for again only if the settings say so: it may cost, or count.
+        """
         response = said.get("response") or response_of(self._session_id, self._task, said)
-        reply = await self._post("verify", {**row_of(self._task), "response": response})
+        asked = {**row_of(self._task), "response": response}
+        reply = await self._post("verify", asked, repeats="verify" in self._settings.replayable)
         _refuse(reply, "verify")
         if has_more_values(reply.content, self._settings.max_answer_bytes):
             raise ToolError("verify answered with more values than a verdict can need")

@@ -147,7 +147,9 @@ class BoundedSession:
 
     async def verify(self, said: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The verdict on the sample, if this kind gives one. Raises `ToolError`."""
-        return await self._asked("the verification", self._connection.verify(said))
+        seconds = self._settings.verify_seconds or self._settings.call_seconds
+        doing = f"the verification in tools {self._set_name!r}"
+        return await _within(seconds, doing, self._connection.verify(said))
 
     async def leave(self) -> None:
         """Free the place, as `close` does, which may follow. Raises `ToolError`."""
@@ -181,13 +183,10 @@ class BoundedSession:
         """The answer to a call that leaves this process."""
         try:
             with metrics.CALL.labels(self._set_name).time():
-                return await self._asked(doing, making)
+                return await _within(self._settings.call_seconds, f"{doing} in tools {self._set_name!r}", making)
         except ToolError:
             metrics.CALLS.labels(self._set_name, "failed").inc()
             raise
-
-    async def _asked(self, doing: str, asking: Awaitable[_Found]) -> _Found:
-        return await _within(self._settings.call_seconds, f"{doing} in tools {self._set_name!r}", asking)
 
     def _arguments(self, call: ToolCall) -> dict[str, Any] | Said:
         """The arguments as an object; or what the model is told, if it made a mistake."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from uvicorn._types import ASGI3Application
 
-from rollstream.gym.addresses import AGENTS, url_of
+from rollstream.gym.addresses import AGENTS, settings_of, url_of
 from rollstream.gym.servers import agent, model, resources
 from rollstream.gym.servers.calls import JsonCalls
 from rollstream.gym.servers.config import secrets_of
@@ -30,7 +30,10 @@ from rollstream.tools.protocol import ToolSet
 CONFIG_VARIABLE: Final = "NEMO_GYM_CONFIG_DICT"
 NAME_VARIABLE: Final = "NEMO_GYM_CONFIG_PATH"
 """As Gym names them, so that its programs find the same here."""
-GUARD: Final = GuardSettings(body_bytes=2**26, body_seconds=60.0, max_calls=4096, max_connections=8192)
+# Only this machine can ask; on a busy one a caller may stand still for seconds.
+GUARD: Final = GuardSettings(
+    header_seconds=60.0, body_seconds=60.0, body_bytes=2**26, max_calls=4096, max_connections=8192
+)
 _DRAIN_SECONDS: Final = 1.0
 _MAX_ANSWER_BYTES: Final = 2**26
 
@@ -93,14 +96,19 @@ async def model_app(settings: ModelSettings, *, speaks_chat: bool) -> AsyncItera
 @asynccontextmanager
 async def agent_app(settings: AgentSettings, config: Config) -> AsyncIterator[ASGI3Application]:
     """An agent's server, with its clients of the other two."""
+    resources_server = settings.resources_server
+    is_stateless = settings_of(config, resources_server.type, resources_server.name).get("reverify_mode") == "stateless"
     tools = ToolSettings(
         kind="http",
-        url=url_of(config, settings.resources_server.type, settings.resources_server.name),
+        url=url_of(config, resources_server.type, resources_server.name),
+        # A verdict that needs no session may be asked for again.
+        replayable=("verify",) if is_stateless else (),
         # A tool's own error, which the model is to see.
         answers_500=True,
         max_sessions=GUARD.max_calls,
-        open_seconds=settings.verify_seconds,
+        open_seconds=settings.open_seconds,
         call_seconds=settings.tool_seconds,
+        verify_seconds=settings.verify_seconds,
         max_answer_bytes=_MAX_ANSWER_BYTES,
     )
     model_url = url_of(config, settings.model_server.type, settings.model_server.name)

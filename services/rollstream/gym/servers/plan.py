@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from rollstream.gym.addresses import AGENTS, RESOURCES
 from rollstream.gym.servers.settings import AgentSettings, ModelSettings, Place, ResourcesSettings, ServerSettings
+from rollstream.process.settings.errors import did_you_mean
 from rollstream.schemas.errors import ConfigurationError
 
 MODELS: Final = "responses_api_models"
@@ -115,8 +117,12 @@ def _checked(name: str, model: type[ServerSettings], given: Config) -> ServerSet
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, one['loc'])) or 'settings'}: {one['msg']}"
-            for one in error.errors(include_url=False, include_input=False, include_context=False)[:_SHOWN]
-        ]
-        raise ConfigurationError(f"server {name!r}: {'; '.join(problems)}") from error
+        found = error.errors(include_url=False, include_input=False, include_context=False)[:_SHOWN]
+        raise ConfigurationError(f"server {name!r}: {'; '.join(_problem(model, one) for one in found)}") from error
+
+
+def _problem(model: type[ServerSettings], found: ErrorDetails) -> str:
+    path = tuple(map(str, found["loc"]))
+    if found["type"] == "extra_forbidden" and len(path) == 1:
+        return f"{path[0][:100]}: no such key; {did_you_mean(path[0][:100], model.names())}"
+    return f"{'.'.join(path) or 'settings'}: {found['msg']}"

@@ -1,6 +1,6 @@
 """Settings of the servers that `ng_run` starts, under the names that Gym's configurations have.
 
-Keys that only describe a server (domain, datasets, license) are passed over, as Gym does.
+Keys that only describe a server are passed over, as Gym does. Every other key is a setting, or is refused.
 """
 
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, StringConstraints, model_validator
 
 from rollstream.http.keys import is_loopback
+from rollstream.process.settings.errors import shown
 from rollstream.process.settings.tools import ToolSettings
 from rollstream.schemas.addresses import checked_address
 from rollstream.schemas.bounds import MAX_TURNS
@@ -16,16 +17,46 @@ from rollstream.schemas.bounds import MAX_TURNS
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
 ReverifyMode = Literal["stateless", "unsupported", "unknown"]
 _MAX_URLS: Final = 64
+DESCRIBING: Final = frozenset(("domain", "datasets", "license", "verified", "verified_url", "description", "value"))
+FIXED: Final[Mapping[str, tuple[Any, str]]] = {
+    "return_token_id_information": (False, "no token ids are asked of the API, and those that it gives are passed on"),
+    "uses_reasoning_parser": (True, "thoughts that the API gives apart stay apart"),
+    "replace_developer_role_with_system": (False, "roles are passed on as they are"),
+    "default_headers": ({}, "a call has no header beside its key"),
+    "openai_default_headers": ({}, "a call has no header beside its key"),
+    "skip_verification": (False, "each rollout is verified"),
+    "num_workers": (1, "each server is one process"),
+}
+"""Settings of Gym that have one value here, or null, and what it means. Any other value is refused."""
 
 
 class ServerSettings(BaseModel):
     """What every server has."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
     entrypoint: _Text = Field(description="What runs")
     host: str = Field(default="127.0.0.1", max_length=253, description="Where it listens; this machine alone")
     port: int | None = Field(default=None, ge=1, le=65535, description="Default: a free one")
+
+    @classmethod
+    def names(cls) -> set[str]:
+        """The keys that it takes."""
+        aliases = [field.validation_alias for field in cls.model_fields.values()]
+        others = {str(name) for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
+        return others | cls.model_fields.keys() | DESCRIBING | FIXED.keys()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_as_here(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        for name, (value, why) in FIXED.items():
+            if given.get(name) not in (None, value):
+                raise ValueError(
+                    f"{name} is {shown(given[name])}, it must be {str(value).lower()}: {why}; leave it out"
+                )
+        return {name: value for name, value in given.items() if name not in DESCRIBING and name not in FIXED}
 
     @model_validator(mode="after")
     def _is_here(self) -> Self:
@@ -36,6 +67,8 @@ class ServerSettings(BaseModel):
 
 class Place(ServerSettings):
     """Settings of a program of your own, which reads the others itself."""
+
+    model_config = ConfigDict(extra="ignore")
 
 
 class Reference(BaseModel):
@@ -88,7 +121,8 @@ class AgentSettings(ServerSettings):
     max_steps: int | None = Field(default=None, ge=1, le=MAX_TURNS, description="Most calls of the model; null: 128")
     run_seconds: float = Field(default=3600.0, gt=0, le=7 * 86400, description="Deadline of one rollout")
     tool_seconds: float = Field(default=60.0, gt=0, le=3600, description="Deadline of one call of a tool")
-    verify_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of opening and of verifying")
+    open_seconds: float = Field(default=600.0, gt=0, le=3600, description="Deadline of opening a session")
+    verify_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of verifying a rollout")
 
 
 class ResourcesSettings(ServerSettings):
@@ -102,7 +136,8 @@ class ResourcesSettings(ServerSettings):
     session_seconds: float = Field(
         default=3600.0, gt=0, le=7 * 86400, description="A session that nobody uses for so long is closed"
     )
-    call_seconds: float = Field(default=60.0, gt=0, le=3600, description="Deadline of one call or verification")
+    call_seconds: float = Field(default=60.0, gt=0, le=3600, description="Deadline of one call, and of opening")
+    verify_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of one verification")
 
     def tools(self) -> ToolSettings:
         """Its class, as tools of kind `python`."""
@@ -113,6 +148,7 @@ class ResourcesSettings(ServerSettings):
             max_sessions=self.max_sessions,
             call_seconds=self.call_seconds,
             open_seconds=self.call_seconds,
+            verify_seconds=self.verify_seconds,
             # What `verify` repeats of a row may be as large as the row.
             max_answer_bytes=2**26,
         )

@@ -1,13 +1,19 @@
-"""`ng_status`: which servers the head server knows, and whether each answers now."""
+"""`ng_status`: which servers the head server knows, and whether each answers now.
+
+Whoever listens on the head server's port may name any address. So only this machine and the head server's are asked.
+"""
 
 import asyncio
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from rollstream.gym.options import HeadServer
 from rollstream.gym.servers.calls import JsonCalls
 from rollstream.gym.servers.head import INSTANCES_ROUTE
 from rollstream.gym.servers.options import StatusOptions
 from rollstream.gym.servers.running import is_answering
+from rollstream.http.keys import is_loopback
 from rollstream.process.terminal import Say
 from rollstream.schemas.errors import EngineDeadError, EngineError
 
@@ -16,24 +22,35 @@ _SECONDS = 5.0
 
 def show_status(options: StatusOptions, say: Say) -> bool:
     """Say one line a server; whether all answer. Raises `EngineDeadError` if there is no head server."""
-    return asyncio.run(_show(f"http://{options.head_server.host}:{options.head_server.port}", say))
+    return asyncio.run(_show(options.head_server, say))
 
 
-async def _show(head: str, say: Say) -> bool:
-    calls = JsonCalls(seconds=_SECONDS, max_tries=1)
+async def _show(server: HeadServer, say: Say) -> bool:
+    head, calls = f"http://{server.host}:{server.port}", JsonCalls(seconds=_SECONDS, max_tries=1)
     await calls.start()
     try:
         found = (await calls.get(head + INSTANCES_ROUTE)).json_of(head)
         servers = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-        healthy = [await is_answering(calls, str(one.get("url"))) for one in servers]
+        asked = [may_be_asked(str(one.get("url")), server.host) for one in servers]
+        healthy = [may and await is_answering(calls, str(one["url"])) for one, may in zip(servers, asked, strict=True)]
     except EngineError as error:
         raise EngineDeadError(f"no head server answers at {head}: start ng_run ({error})") from error
     finally:
         await calls.close()
-    for one, is_healthy in zip(servers, healthy, strict=True):
-        say(_line(one, is_healthy))
+    for one, may, is_healthy in zip(servers, asked, healthy, strict=True):
+        say(_line(one, is_healthy) if may else f"{_line(one, is_healthy)}; not asked: it is on another machine")
     say(f"{len(servers)} servers found ({sum(healthy)} healthy, {len(servers) - sum(healthy)} unhealthy)")
     return bool(servers) and all(healthy)
+
+
+def may_be_asked(url: str, head_host: str) -> bool:
+    """Whether the address is one of this machine, or of the head server's, which the command line names."""
+    try:
+        found = urlsplit(url)
+        host = found.hostname or ""
+    except ValueError:
+        return False
+    return found.scheme == "http" and (is_loopback(host) or host == head_host)
 
 
 def _line(one: Mapping[str, Any], is_healthy: bool) -> str:

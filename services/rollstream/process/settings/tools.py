@@ -69,8 +69,8 @@ class ToolSettings(BaseModel):
         default=3,
         ge=1,
         le=100,
-        description="http, mcp: tries at what may be repeated: opening, verifying, closing, calls that did not arrive, "
-        "and calls of replayable tools",
+        description="http, mcp: tries at what may be repeated: opening, closing, what did not arrive, and calls of "
+        "replayable tools",
     )
     schemas: tuple[_Schema, ...] = Field(
         default=(),
@@ -92,7 +92,8 @@ class ToolSettings(BaseModel):
         default=(),
         max_length=128,
         description="Names of tools whose call may be made again although the first may have arrived: those that only "
-        "read, or set what a second call sets alike",
+        "read, or set what a second call sets alike. http: `verify` too, if a second verification costs and changes "
+        "nothing",
     )
     reopens: bool = Field(
         default=False,
@@ -106,8 +107,12 @@ class ToolSettings(BaseModel):
     open_seconds: float = Field(
         default=60.0, gt=0, le=3600, description="Deadline of opening a session, with its repetitions"
     )
-    call_seconds: float = Field(
-        default=60.0, gt=0, le=3600, description="Deadline of one call or verification, with its repetitions"
+    call_seconds: float = Field(default=60.0, gt=0, le=3600, description="Deadline of one call, with its repetitions")
+    verify_seconds: float | None = Field(
+        default=None,
+        gt=0,
+        le=86400,
+        description="Deadline of a verification, e.g. by a judge, with its repetitions; default: call_seconds",
     )
     close_seconds: float = Field(
         default=10.0, gt=0, le=600, description="Deadline of closing a session; a process that still runs is killed"
