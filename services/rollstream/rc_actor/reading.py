@@ -13,7 +13,7 @@ from rollstream.process.settings.overrides import overridden
 from rollstream.rc_actor.built_in import imported_policy
 from rollstream.rc_actor.config_files import read_config
 from rollstream.rc_actor.refused import refused_below, without_refused
-from rollstream.rc_actor.settings import RCSettings
+from rollstream.rc_actor.settings import DatasetSettings, RCSettings
 from rollstream.schemas.errors import ConfigurationError
 
 _NOT_SET: Final = "???"
@@ -64,7 +64,11 @@ def _sentence(error: Any) -> str:
     if error["type"] == "missing":
         return f"{place} is missing: write {place}=VALUE, or set it in the file"
     if error["type"] == "extra_forbidden":
-        known = {*names_below(names, path[:-1]), *refused_below(path[:-1])}
+        # Lists hold nothing but data sets.
+        is_dataset = any(part.isdigit() for part in path[:-1])
+        known = (
+            DatasetSettings.model_fields if is_dataset else {*names_below(names, path[:-1]), *refused_below(path[:-1])}
+        )
         return f"{place}: no such key; {did_you_mean(path[-1], known)}"
     message = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     key = key_at(names, path)
