@@ -15,9 +15,9 @@ INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
     "services/rollstream/agents": 1_650,  # a session: turns, tools, what a kill leaves; cycles, 380 of them
-    "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
+    "services/rollstream/archive": 1_700,  # the options of its two commands too, which were in cli; whole records
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
-    "services/rollstream/cli": 2_700,  # `train`, `evaluate` that follows, and NeMo Gym's commands
+    "services/rollstream/cli": 2_750,  # `train`, `evaluate` that follows, NeMo Gym's and the Reasoning Cache's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
@@ -29,7 +29,7 @@ ROOMS: Final = {
     "services/rollstream/offline": 6_700,
     "services/rollstream/process": 3_600,  # SQLite, which was in offline; settings of tools; YAML and Hydra's words
     "services/rollstream/rc_actor": 2_300,  # the Reasoning Cache actor: keys of its configurations 700, streams 800
-    "services/rollstream/rows": 1_600,
+    "services/rollstream/rows": 1_700,  # streams of groups too
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
     "services/rollstream/tools": 1_500,  # three kinds, processes of a user's own tools, bounds, sessions that are left

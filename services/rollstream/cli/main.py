@@ -63,6 +63,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "verifiers": "Convert rollouts from and to the formats of verifiers and Prime-RL.",
         "gym": "Collect and measure rollouts of NeMo Gym's servers.",
         "rc-actor-local": "Collect reasoning in cycles, with vLLM servers of its own.",
+        "rc-streams": "Write an archive's groups in cycles as streams of PipelineRL's Reasoning Cache.",
         "archive": "Append a run's rollouts, outcomes and steps from its topics to parquet.",
         "replay": "Read an archive back: score it again, or make SFT data of it.",
     },

@@ -71,6 +71,7 @@ class _FileWriter:
                 left = memoryview(content + b"\n")
                 while left:
                     left = left[stream.write(left) :]
+                os.fdatasync(stream.fileno())
         except BaseException:
             with suppress(OSError):
                 stream.truncate(begin)
@@ -89,8 +90,6 @@ def _opened(path: Path, *, appends: bool) -> Iterator[IO[bytes]]:
             stream.truncate(_whole_lines(stream))
             stream.seek(0, os.SEEK_END)
         yield stream
-        with writable(path):
-            os.fsync(stream.fileno())
 
 
 def _whole_lines(stream: IO[bytes]) -> int:

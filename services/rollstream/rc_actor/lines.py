@@ -67,7 +67,7 @@ class Line(NamedTuple):
 
 
 class LineWriter(Protocol):
-    """Writes to the partitions of one stream. When `write` returns, a kill of the process loses nothing of it."""
+    """Writes to the partitions of one stream. When `write` returns, the line is on the disk, or confirmed."""
 
     def write(self, partition: int, content: bytes) -> int:
         """Add a line, without its end; returns the position after it."""

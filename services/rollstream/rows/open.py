@@ -1,5 +1,7 @@
 """Rows of a file that a person names: JSONL, parquet, or a directory that `datasets` or we wrote. Read as a stream.
 
+A JSONL file whose first line is a list is a stream of the Reasoning Cache actor (`groups.py`).
+
 A row that can't be read is a `BadRow`: the caller counts and lists it, and the rest goes on. What makes the whole file
 unreadable is a `ConfigurationError`. Nothing that a row names is ever opened.
 """
@@ -9,6 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Final
 
+from rollstream.rows.groups import GroupRows
 from rollstream.rows.hub import is_hub_name, open_hub_rows
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import RowSource
@@ -45,7 +48,7 @@ def open_rows(path: Path, begun_with: str = "") -> RowSource:
         raise ConfigurationError(f"{path} is empty: it has no rows")
     is_parquet = start == b"PAR1"
     if path.suffix == ".jsonl" and not is_parquet:
-        return JsonlRows(path)
+        return GroupRows(path) if start.startswith(b"[") else JsonlRows(path)
     if path.suffix == ".parquet":
         from rollstream.rows.arrow import ParquetRows
 
