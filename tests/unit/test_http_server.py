@@ -1,5 +1,6 @@
 """What an HTTP server refuses when it starts."""
 
+import asyncio
 import resource
 import socket
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from uvicorn._types import ASGI3Application
 
 from rollstream.http.keys import Keys
 from rollstream.http.server import Address, HttpServer
@@ -19,9 +21,16 @@ async def answering(_scope: Any, _receive: Any, _send: Any) -> None:
     """Never asked."""
 
 
-def a_server(host: str = "127.0.0.1", port: int = 0, max_connections: int = 10) -> HttpServer:
+async def greeting(_scope: Any, _receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+def a_server(
+    host: str = "127.0.0.1", port: int = 0, max_connections: int = 10, app: ASGI3Application = answering
+) -> HttpServer:
     return HttpServer(
-        answering,
+        app,
         name="unit",
         address=Address(host=host, port=port),
         guard=GuardSettings(max_connections=max_connections),
@@ -64,6 +73,26 @@ async def test_a_server_that_has_closed_listens_no_more() -> None:
         await server.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
+
+
+@in_a_loop
+async def test_an_idle_connection_is_kept_for_longer_than_clients_keep_it_and_then_closed() -> None:
+    """Else who takes it up again just then has a call broken off that may have arrived. httpx keeps it for 5 s."""
+    server, loop = a_server(app=greeting), asyncio.get_running_loop()
+    reader, writer = await asyncio.open_connection("127.0.0.1", await server.start())
+    clock, ahead = loop.time, 0.0
+    loop.time = lambda: clock() + ahead  # type: ignore[method-assign]
+    try:
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nHost: unit\r\n\r\n")
+            assert await reader.readuntil(b"hello")
+            ahead += 6.0
+            await asyncio.sleep(0)
+        ahead += 10.0
+        assert await reader.read() == b""
+    finally:
+        writer.close()
+        await server.close()
 
 
 @pytest.mark.usefixtures("_few_files")

@@ -23,7 +23,7 @@ LINGER_SECONDS: Final = 1.0
 LINGERING: Final = 64
 """So many connections over the bound are answered before they are closed."""
 # Longer than clients keep a connection that they do not use (5 s in httpx): else a call may meet its end.
-_KEPT_SECONDS: Final = 15.0
+KEPT_SECONDS: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._is_answering():
             self._time(None)
         else:
-            self._time(_KEPT_SECONDS, self._close)
+            self._time(KEPT_SECONDS, self._close)
 
     def send_400_response(self, msg: str) -> None:
         self._end(self._refusal or _NOT_HTTP)
@@ -161,7 +161,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._time(self._bounds.stall_seconds, self._cut)
         elif not self._is_in_body:
-            self._time(_KEPT_SECONDS, self._close)
+            self._time(KEPT_SECONDS, self._close)
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -14,7 +14,7 @@ from uvicorn import Config, Server
 from uvicorn._types import ASGI3Application
 
 from rollstream.http import metrics
-from rollstream.http.guard import LINGERING, Door, GuardedProtocol
+from rollstream.http.guard import KEPT_SECONDS, LINGERING, Door, GuardedProtocol
 from rollstream.http.keys import Keys
 from rollstream.http.middleware import Guarded
 from rollstream.http.settings import GuardSettings
@@ -75,6 +75,8 @@ class HttpServer:
             server_header=False,
             backlog=_BACKLOG,
             timeout_graceful_shutdown=1,
+            # The guard ends idle connections, later than uvicorn does by itself.
+            timeout_keep_alive=int(2 * KEPT_SECONDS),
         )
         self._server = _Uvicorn(config)
         self._serving: asyncio.Task[None] | None = None
