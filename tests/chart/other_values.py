@@ -53,6 +53,7 @@ _FITTING: Final[dict[str, Any]] = {
 # Tables under names of the user's, each of whose keys is looked at.
 _NAMED: Final[dict[str, Any]] = {
     "tools": {"mine": {"kind": "python", "path": "my.module.Tools", "replayable": ["read"], "max_sessions": 9}},
+    "generator.engines": {"scribe": {"kind": "openai_http", "http": {"urls": ["http://scribe:8000"], "model": "a"}}},
 }
 _SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text())
 
