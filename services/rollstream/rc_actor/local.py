@@ -20,7 +20,6 @@ from rollstream.rc_actor.ready import wait_for_services
 from rollstream.rc_actor.settings import RCSettings
 from rollstream.schemas.errors import ConfigurationError
 
-FIRST_PORT: Final = 8080
 _LOOK_SECONDS: Final = 0.2
 _GRACE_SECONDS: Final = 20.0
 _ADDRESSES: Final = "me.llm_urls"
@@ -40,8 +39,8 @@ def run_locally(config_name: str, words: Sequence[str], stop: Stop, say: Say) ->
     """
     if any(word.lstrip("+~").partition("=")[0] == _ADDRESSES for word in words):
         raise ConfigurationError(f"{_ADDRESSES} is set by rc-actor-local, to servers that it starts: leave it out")
-    replicas = read_settings(config_name, words).world.replicas
-    ports = range(FIRST_PORT, FIRST_PORT + replicas)
+    world = read_settings(config_name, words).world
+    ports = range(world.first_port, world.first_port + world.replicas)
     urls = "+".join(f"http://{HOST}:{port}/v1" for port in ports)
     words = [*words, f"++{_ADDRESSES}={urls}"]
     settings = read_settings(config_name, words)

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from rollstream.engines.http.client import HttpClient
 from rollstream.engines.http.ready import wait_until_ready
 from rollstream.engines.http.settings import HttpSettings
+from rollstream.process.masking import SECRETS
 from rollstream.rc_actor.settings import RCSettings, split_urls
 from rollstream.schemas.errors import EngineDeadError, EngineError
 
@@ -39,9 +40,12 @@ async def wait_for_services(settings: RCSettings) -> None:
 
 
 def key_of(settings: RCSettings) -> SecretStr | None:
-    """The servers' key, from the environment variable that the settings name."""
+    """The servers' key, from the environment variable that the settings name. No message shows it from then on."""
     variable = settings.me.api_key_variable
-    return None if variable is None else SecretStr(os.environ[variable])
+    if variable is None:
+        return None
+    SECRETS.add([os.environ[variable]])
+    return SecretStr(os.environ[variable])
 
 
 async def _servers(settings: RCSettings, urls: str, model: str) -> None:

@@ -207,7 +207,8 @@ class VllmServerSettings(CommandOptions):
 class WorldSettings(CommandOptions):
     """How much `rollstream rc-actor-local` starts."""
 
-    replicas: int = Field(default=1, ge=1, le=64, description="vLLM servers, from port 8080 on")
+    replicas: int = Field(default=1, ge=1, le=64, description="vLLM servers")
+    first_port: int = Field(default=8080, ge=1024, le=65472, description="Port of the first; others have the next ones")
 
 
 class WandbSettings(CommandOptions):
