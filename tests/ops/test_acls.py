@@ -57,6 +57,7 @@ def run(secure: SecureKafka, topic_prefix: str, tmp_path: Path, monkeypatch: pyt
     for name, value in secure.variable(ADMIN).items():
         monkeypatch.setenv(name, value)
     with a_run(secure.settings(ADMIN), topic_prefix, tmp_path) as fresh:
+        fresh.command("topics", "create", "--streams")
         fresh.command("acls", "apply")
         yield fresh
 

@@ -1,6 +1,9 @@
 """Streams as files: paths and lines, a writer that dies, lines that are no values, sizes, and who reads meanwhile."""
 
 import json
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
@@ -16,7 +19,7 @@ from rollstream.rc_actor.streams import (
     write_to_streams,
 )
 from rollstream.rc_actor.texts import texts_of
-from rollstream.rc_actor.training_text import group_of
+from rollstream.rc_actor.training_text import TrainingText, group_of
 from rollstream.rows.row import MAX_ROW_BYTES
 from rollstream.schemas.errors import ConfigurationError, EncodeError, MachineError, RecordTooLargeError
 from tests.harness.builders import a_generated
@@ -93,6 +96,50 @@ def test_a_corrupt_line_is_named_and_counted_and_the_rest_is_read(
         assert [value[0] for value in reader.read()] == [one for one in range(1, 21) if one not in corrupt]
     assert reader.bad == {"it is no valid JSON": 1, "it is not UTF-8": 1, "its JSON is nested too deeply": 1}
     assert all(f"{path} line {number}:" in caplog.text for number in corrupt)
+
+
+def test_a_corrupt_line_among_a_million_is_named_and_counted(
+    spec: SingleStreamSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = path_of(spec, 0)
+    path.parent.mkdir(parents=True)
+    with path.open("wb") as stream:
+        stream.writelines(b"[%d,\n" % number if number == 765_432 else b"[1]\n" for number in range(1, 1_000_001))
+    with read_stream(spec, backend=FILES) as reader:
+        assert sum(1 for _ in reader.read()) == 999_999
+    assert reader.bad.total() == 1
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"passed over {path} line 765432"]
+
+
+@pytest.mark.parametrize("num_bytes", [2**27, pytest.param(2**30, marks=pytest.mark.slow)])
+def test_a_large_stream_takes_the_memory_of_a_small_one(spec: SingleStreamSpec, num_bytes: int) -> None:
+    text = TrainingText(
+        text="x" * 4000, n_predicted=2000, input_ids=[7] * 2000, labels=[7] * 2000, logprobs=[-0.5] * 1000
+    )
+    small, large = replace(spec, partition=0), replace(spec, partition=1)
+    for one, size in ((small, 2**23), (large, num_bytes)):
+        with write_to_streams(one, backend=FILES) as writer:
+            while writer.write([text] * 24) < size:
+                pass
+    grown = peak_bytes(large) - peak_bytes(small)
+    assert grown < 2**24
+
+
+def peak_bytes(spec: SingleStreamSpec) -> int:
+    """Memory of a process that reads all groups of the stream."""
+    code = f"""
+from pathlib import Path
+from rollstream.rc_actor.file_streams import FileStreams
+from rollstream.rc_actor.lines import SingleStreamSpec
+from rollstream.rc_actor.streams import read_stream
+from rollstream.rc_actor.training_text import group_of
+spec = SingleStreamSpec(Path({str(spec.exp_path)!r}), {spec.topic!r}, partition={spec.partition})
+with read_stream(spec, backend=FileStreams()) as reader:
+    assert all(len(group_of(value)) == 24 for value in reader.read())
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+    return 1024 * int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=300).stdout)
 
 
 def test_a_line_above_the_bound_is_passed_over(spec: SingleStreamSpec) -> None:
