@@ -278,12 +278,15 @@ class OutsideClient:
         _require(len(places) == count, f"{count - len(places)} of {count} records were not delivered")
         return [places[number] for number in range(count)]
 
-    def add_partition(self, topic: str) -> int:
-        """Have a topic have one partition more; returns how many it has then."""
+    def add_partition(self, topic: str) -> int | None:
+        """Have a topic have one partition more; returns how many it has then. None: no broker took that in time."""
         name = f"{self._run}.{topic}"
         with AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0}) as admin:
-            count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions) + 1
-            admin.create_partitions([NewPartitions(name, count)])[name].result(READ_SECONDS)
+            try:
+                count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions) + 1
+                admin.create_partitions([NewPartitions(name, count)])[name].result(READ_SECONDS)
+            except KafkaException:
+                return None
         return count
 
     def is_in_sync(self) -> bool:

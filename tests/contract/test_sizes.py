@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/cli": 2_750,  # `train`, `evaluate` that follows, NeMo Gym's and the Reasoning Cache's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
-    "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
+    "services/rollstream/environments": 3_500,  # the verdict of a session, scores of turns, sums in cycles
     "services/rollstream/generator": 3_650,  # the HTTP endpoint, its records and their spool; progress
     "services/rollstream/gym": 3_950,  # rows, output and metrics of NeMo Gym; its servers, 1,650 of them
     "services/rollstream/history": 2_450,
@@ -37,7 +37,7 @@ ROOMS: Final = {
     "schemas": 2_650,  # feedback, whose answer a rollout is, progress of turns, topics of streams
     "producers": 5_250,  # the curriculum, ingest, feedback that becomes reward, states of cycles
     "trainer": 9_950,  # credit by turns; the training library, 6,400 of them without Kafka
-    "tests/bench": 4_200,  # serving, agents
+    "tests/bench": 4_450,  # serving, agents, cycles
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
     "tests": 68_900,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
