@@ -33,8 +33,7 @@ MOST_ROUTE_BYTES: Final = 2**22
 """A reply of a route that calls no model: lists of models and vLLM's configuration have some 100 kB."""
 # Who starts anew takes longer than that. Nobody would notice it of a server that is asked nothing meanwhile.
 _SEEN_SECONDS: Final = 5.0
-# From half of it on by chance, so that calls that failed together come apart: 0.25 to 0.5 s at first, at most 30 s.
-_BACKOFF: Final = wait_exponential(multiplier=0.25, max=15.0) + wait_random_exponential(multiplier=0.25, max=15.0)
+_LONGEST_PAUSE_SECONDS: Final = 30.0
 _JSON: Final = {"Content-Type": "application/json"}
 
 OnReturn = Callable[[Server], Awaitable[None]]
@@ -79,7 +78,12 @@ class HttpClient:
     def __init__(self, settings: HttpSettings) -> None:
         self._settings = settings
         self.on_return: OnReturn | None = None
-        self.pool = ServerPool([server_root(url) for url in settings.urls])
+        base = settings.retry_seconds
+        roots = [server_root(url) for url in settings.urls]
+        self.pool = ServerPool(roots, most=settings.most_per_server, rest_seconds=base)
+        # From half of it on by chance, so that calls that failed together come apart.
+        half, longest = base / 2, max(base, _LONGEST_PAUSE_SECONDS) / 2
+        self._backoff = wait_exponential(multiplier=half, max=longest) + wait_random_exponential(half, longest)
         self._slots = asyncio.Semaphore(settings.max_connections)
         self._addresses: dict[tuple[str, str], URL] = {}
         self._session: aiohttp.ClientSession | None = None
@@ -177,7 +181,7 @@ class HttpClient:
 
     def _pause(self, state: RetryCallState, tries: _Tries) -> float:
         """Seconds before the next try. A server that is busy rests for them, and another one is asked at once."""
-        seconds = _BACKOFF(state) if tries.asked_seconds is None else bounded_wait(tries.asked_seconds)
+        seconds = self._backoff(state) if tries.asked_seconds is None else bounded_wait(tries.asked_seconds)
         if tries.resting is None:
             return seconds
         self.pool.rest(tries.resting, seconds)

@@ -13,7 +13,6 @@ from typing import Final
 
 from rollstream.schemas.errors import EngineDeadError
 
-_FIRST_REST_SECONDS: Final = 0.5
 _LONGEST_REST_SECONDS: Final = 30.0
 
 
@@ -41,8 +40,11 @@ class Server:
 class ServerPool:
     """The servers, at least one. `close` ends all waiting with `EngineDeadError`."""
 
-    def __init__(self, roots: Sequence[str]) -> None:
+    def __init__(self, roots: Sequence[str], *, most: int = 2**31, rest_seconds: float = 0.5) -> None:
+        """`most`: calls side by side at one server. `rest_seconds`: its first rest."""
         self.servers = tuple(Server(root) for root in roots)
+        self._most = most
+        self._rest_seconds = rest_seconds
         self._is_closed = False
         self._changed = asyncio.Event()
 
@@ -59,7 +61,7 @@ class ServerPool:
             yield server
         finally:
             server.in_flight -= 1
-            if server.failures:
+            if server.failures or server.in_flight + 1 == self._most:
                 self._tell()
 
     def succeeded(self, server: Server) -> None:
@@ -73,7 +75,8 @@ class ServerPool:
         """Note that the server could not be reached, or broke off: it rests."""
         server.failures += 1
         server.problem = problem
-        self.rest(server, min(_FIRST_REST_SECONDS * 2 ** min(server.failures - 1, 16), _LONGEST_REST_SECONDS))
+        longest = max(self._rest_seconds, _LONGEST_REST_SECONDS)
+        self.rest(server, min(self._rest_seconds * 2 ** min(server.failures - 1, 16), longest))
 
     def rest(self, server: Server, seconds: float) -> None:
         """Ask this server nothing for so long."""
@@ -98,10 +101,11 @@ class ServerPool:
     async def _next(self) -> Server:
         while not self._is_closed:
             now = time.monotonic()
-            ready = [server for server in self.servers if _can_be_asked(server) and server.available_at <= now]
+            askable = [server for server in self.servers if _can_be_asked(server) and server.in_flight < self._most]
+            ready = [server for server in askable if server.available_at <= now]
             if ready:
                 return min(ready, key=lambda server: server.in_flight)
-            rests = [server.available_at - now for server in self.servers if _can_be_asked(server)]
+            rests = [server.available_at - now for server in askable]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(rests, default=None)):
                     await self._changed.wait()

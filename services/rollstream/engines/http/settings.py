@@ -39,6 +39,13 @@ class HttpSettings(BaseModel):
         json_schema_extra={"unit": "requests"},
         description="Most requests that run side by side, of all servers together; others wait",
     )
+    most_per_server: int = Field(
+        default=65536,
+        ge=1,
+        le=65536,
+        json_schema_extra={"unit": "requests"},
+        description="Most requests that run side by side at one server; others wait, also where another server is gone",
+    )
     request_seconds: float = Field(
         default=300.0,
         gt=0,
@@ -58,6 +65,13 @@ class HttpSettings(BaseModel):
         le=100,
         description="Tries at one call that a server broke off, could not answer, or answered with what can't be read. "
         "429 is waited for, up to the deadline, and not counted",
+    )
+    retry_seconds: float = Field(
+        default=0.5,
+        ge=0,
+        le=3600,
+        description="Pause before a call is first repeated, and rest of a server that can't be reached, seconds. It "
+        "doubles each time, up to 30 s or itself, and comes from half of it on by chance",
     )
     tokenizer_path: Path | None = Field(
         default=None,
