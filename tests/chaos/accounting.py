@@ -285,7 +285,7 @@ class OutsideClient:
             try:
                 count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions) + 1
                 admin.create_partitions([NewPartitions(name, count)])[name].result(READ_SECONDS)
-            except KafkaException:
+            except (KafkaException, TimeoutError):
                 return None
         return count
 

@@ -62,6 +62,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "compare-rollouts": "Compare the rewards of two files, example by example.",
         "verifiers": "Convert rollouts from and to the formats of verifiers and Prime-RL.",
         "gym": "Collect and measure rollouts of NeMo Gym's servers.",
+        "rc-actor": "Collect reasoning in cycles from model servers, into streams.",
         "rc-actor-local": "Collect reasoning in cycles, with vLLM servers of its own.",
         "rc-streams": "Write an archive's groups in cycles as streams of PipelineRL's Reasoning Cache.",
         "archive": "Append a run's rollouts, outcomes and steps from its topics to parquet.",
