@@ -6,14 +6,14 @@ import pytest
 from pydantic import ValidationError
 
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.rollout import Turn
+from rollstream.schemas.rollout import FinishReason, Turn
 from rollstream.schemas.scored import RolloutScored, TurnScore
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.training.learning.turn_credit import turn_advantages
 from tests.harness.builders import a_failure, a_rollout, a_scoring, a_turn
-from tests.harness.cycles import a_cycled
+from tests.harness.cycles import a_cycled, cycle_turns
 from tests.unit.test_admission import LAGS, a_complete_group
 
 RULES = AdmissionRules(max_policy_lag=2, credit="turn")
@@ -94,6 +94,19 @@ def test_three_cycles_are_six_samples_of_one_rollout_each_at_its_own_advantage_a
     assert of_turns[:6] == [pytest.approx([2 / 3]), [], [], [], [1.0], []]
     assert of_turns[6:12] == [third, [], [], [], [], []]
     assert of_turns[12:] == [third, [], [], [], [-1.0], []]
+
+
+@pytest.mark.parametrize(("train_truncated", "trained"), [(False, []), (True, [-0.5])])
+def test_reasoning_that_was_cut_off_counts_in_the_mean_and_the_turns_after_it_train(train_truncated, trained):
+    cut = a_turn(turn_type="reasoning", turn_number=1, finish_reason=FinishReason.LENGTH)
+    turns = (cut, *cycle_turns(3)[1:])
+    scores = tuple(TurnScore(turn=number, reward=reward) for number, reward in ((0, 0.0), (4, 1.0)))
+    first = a_cycled(7, "demo", sample_index=0, turns=turns, scoring=a_scoring(turn_scores=scores))
+    rules = replace(RULES, train_truncated=train_truncated)
+    found = admit(a_complete_group([first, cycled(1, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)]), rules, LAGS.get)
+    assert isinstance(found, Admitted)
+    of_turns = [sorted(set(sample.token_advantages.tolist())) for sample in found.training]
+    assert of_turns == [trained, [], [], [], [0.5], [], [0.5], [], [], [], [-0.5], []]
 
 
 def test_cycles_without_spread_in_any_cell_are_dropped_whatever_their_rewards_are():
