@@ -111,7 +111,7 @@ def test_a_corrupt_line_among_a_million_is_named_and_counted(
     assert [record.getMessage().split(":")[0] for record in caplog.records] == [f"passed over {path} line 765432"]
 
 
-@pytest.mark.parametrize("num_bytes", [2**27, pytest.param(2**30, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_bytes", [2**26, pytest.param(2**30, marks=pytest.mark.slow)])
 def test_a_large_stream_takes_the_memory_of_a_small_one(spec: SingleStreamSpec, num_bytes: int) -> None:
     text = TrainingText(
         text="x" * 4000, n_predicted=2000, input_ids=[7] * 2000, labels=[7] * 2000, logprobs=[-0.5] * 1000

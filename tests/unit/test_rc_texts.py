@@ -97,6 +97,12 @@ def test_samples_of_a_problem_differ_in_sample_id_and_attempts_in_rollout_index(
     assert {text.group_id for text in rows} == {prompt.group_id}
 
 
+def test_the_problem_of_a_text_is_that_of_its_data_set_without_the_words_around_it() -> None:
+    prompt = a_prompt(metadata={"dataset_name": "sums", "original_problem": "52910"})
+    metadata = texts_of(a_generated(prompt=prompt, turns=cycle_turns(1)), None, OPTIONS)[0].metadata
+    assert (metadata["original_problem"], metadata["dataset_name"]) == ("52910", "sums")
+
+
 def test_a_rollout_of_another_agent_has_no_texts() -> None:
     with pytest.raises(UnusableRowError, match="no rollout in cycles: a turn of type 'answer'"):
         texts_of(a_generated(), None, OPTIONS)

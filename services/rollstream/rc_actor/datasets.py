@@ -11,6 +11,7 @@ from rollstream.process.settings.declared import imported
 from rollstream.rc_actor.built_in import MATH_DATASETS
 from rollstream.rc_actor.own_rows import LoadedRows
 from rollstream.rc_actor.settings import DatasetSettings, RCSettings
+from rollstream.rc_actor.texts import DATASET, ORIGINAL_PROBLEM
 from rollstream.rows.hub import HubName
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -20,7 +21,6 @@ _PACKAGED: Final = Path(__file__).parent / "packaged" / "datasets"
 _COLUMNS: Final = ("task", "problem", "question", "prompt")
 """Where the problem stands: the first of these that is a text."""
 _JOINED: Final = " + "
-DATASET: Final = "dataset_name"
 
 Loader = Callable[[list[Any]], Iterable[Mapping[str, Any]]]
 
@@ -96,10 +96,13 @@ class ProblemTasks:
             why = f"it has no text in {', '.join(_COLUMNS)}: give the column of the problem one of these names"
             return BadRow(row.number, row.where, why)
         actor, column = self._settings.actor, columns[0]
-        user = {"role": "user", "content": actor.task(row.fields[column])}
+        problem = row.fields[column]
+        user = {"role": "user", "content": actor.task(problem)}
         system = [{"role": "system", "content": actor.system_prompt}] if actor.system_prompt else []
         others = {key: value for key, value in row.fields.items() if key != column}
         named = {DATASET: str(others.pop("dataset", None) or name)}
+        if user["content"] != problem:
+            named[ORIGINAL_PROBLEM] = problem
         return task_of(replace(row, fields={**others, **named, column: [*system, user]}), prompt_key=column)
 
 

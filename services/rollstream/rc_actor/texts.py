@@ -11,6 +11,9 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import REASONING, SUMMARIZATION, RolloutGenerated, Turn
 from rollstream.schemas.scored import Scoring
 
+DATASET: Final = "dataset_name"
+ORIGINAL_PROBLEM: Final = "original_problem"
+"""Entries of a prompt's metadata: the latter where the problem was posed in other words."""
 RESUME_STATE: Final = "resume_state"
 """True in the metadata of a text that is no turn, but the state that another stage may go on from."""
 
@@ -96,10 +99,10 @@ def _of_problem(prompt: PromptSubmitted, problem: str) -> dict[str, Any]:
     return {
         "problem_id": prompt.metadata.get("problem_id", prompt.prompt_id),
         "answer": prompt.reference_answer,
-        "dataset_name": prompt.source.dataset,
+        DATASET: prompt.metadata.get(DATASET, prompt.source.dataset),
         "schema": prompt.metadata.get("schema", ""),
-        # As it was posed: no wording of ours is added.
-        "original_problem": problem,
+        # No wording of ours is added, and that of a task_template is left out.
+        ORIGINAL_PROBLEM: prompt.metadata.get(ORIGINAL_PROBLEM, problem),
     }
 
 
