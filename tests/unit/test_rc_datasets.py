@@ -89,7 +89,7 @@ def test_the_system_prompt_comes_before_and_the_template_around_a_problem(tmp_pa
         ("system", "Think"),
         ("user", "Prove: What is 0 + {1}?"),
     ]
-    assert task.metadata["original_problem"] == "What is 0 + {1}?"
+    assert task.metadata["bare_problem"] == "What is 0 + {1}?"
 
 
 def test_a_row_without_a_problem_is_a_bad_row_and_the_others_go_on(tmp_path: Path) -> None:

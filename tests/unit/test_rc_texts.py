@@ -98,7 +98,7 @@ def test_samples_of_a_problem_differ_in_sample_id_and_attempts_in_rollout_index(
 
 
 def test_the_problem_of_a_text_is_that_of_its_data_set_without_the_words_around_it() -> None:
-    prompt = a_prompt(metadata={"dataset_name": "sums", "original_problem": "52910"})
+    prompt = a_prompt(metadata={"dataset_name": "sums", "bare_problem": "52910"})
     metadata = texts_of(a_generated(prompt=prompt, turns=cycle_turns(1)), None, OPTIONS)[0].metadata
     assert (metadata["original_problem"], metadata["dataset_name"]) == ("52910", "sums")
 

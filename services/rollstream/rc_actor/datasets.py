@@ -11,7 +11,7 @@ from rollstream.process.settings.declared import imported
 from rollstream.rc_actor.built_in import MATH_DATASETS
 from rollstream.rc_actor.own_rows import LoadedRows
 from rollstream.rc_actor.settings import DatasetSettings, RCSettings
-from rollstream.rc_actor.texts import DATASET, ORIGINAL_PROBLEM
+from rollstream.rc_actor.texts import BARE_PROBLEM, DATASET
 from rollstream.rows.hub import HubName
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -102,7 +102,7 @@ class ProblemTasks:
         others = {key: value for key, value in row.fields.items() if key != column}
         named = {DATASET: str(others.pop("dataset", None) or name)}
         if user["content"] != problem:
-            named[ORIGINAL_PROBLEM] = problem
+            named[BARE_PROBLEM] = problem
         return task_of(replace(row, fields={**others, **named, column: [*system, user]}), prompt_key=column)
 
 

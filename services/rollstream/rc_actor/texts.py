@@ -12,7 +12,7 @@ from rollstream.schemas.rollout import REASONING, SUMMARIZATION, RolloutGenerate
 from rollstream.schemas.scored import Scoring
 
 DATASET: Final = "dataset_name"
-ORIGINAL_PROBLEM: Final = "original_problem"
+BARE_PROBLEM: Final = "bare_problem"
 """Entries of a prompt's metadata: the latter where the problem was posed in other words."""
 RESUME_STATE: Final = "resume_state"
 """True in the metadata of a text that is no turn, but the state that another stage may go on from."""
@@ -102,7 +102,7 @@ def _of_problem(prompt: PromptSubmitted, problem: str) -> dict[str, Any]:
         DATASET: prompt.metadata.get(DATASET, prompt.source.dataset),
         "schema": prompt.metadata.get("schema", ""),
         # No wording of ours is added, and that of a task_template is left out.
-        ORIGINAL_PROBLEM: prompt.metadata.get(ORIGINAL_PROBLEM, problem),
+        "original_problem": prompt.metadata.get(BARE_PROBLEM, problem),
     }
 
 
