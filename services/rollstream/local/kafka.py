@@ -143,7 +143,8 @@ class KafkaCluster:
         try:
             with admin_client(kafka, **{"reconnect.backoff.max.ms": 100}) as admin:
                 named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
-        except KafkaException:
+        # A node that has just started may answer so late on a busy machine that nobody waits any more.
+        except (KafkaException, TimeoutError):
             return False
         return len(named) == len(self.plan.nodes)
 
