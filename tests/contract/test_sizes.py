@@ -28,7 +28,7 @@ ROOMS: Final = {
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
     "services/rollstream/process": 3_600,  # SQLite, which was in offline; settings of tools; YAML and Hydra's words
-    "services/rollstream/rc_actor": 3_000,  # the Reasoning Cache actor: keys 700, streams 800, the loop 650
+    "services/rollstream/rc_actor": 3_150,  # the Reasoning Cache actor: keys 700, streams 800, the loop 650
     "services/rollstream/rows": 1_700,  # streams of groups too
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,

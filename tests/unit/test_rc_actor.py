@@ -14,6 +14,7 @@ from rollstream.rc_actor.actor import run_actor
 from rollstream.rc_actor.lines import SingleStreamSpec
 from rollstream.rc_actor.reading import read_settings
 from rollstream.rc_actor.streams import backend_named, read_stream
+from rollstream.rc_actor.training_text import BaseMetrics, RolloutResult
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError
 from tests.harness.fake_openai import FakeOpenAI, Planned, fake_openai
 from tests.harness.forking import start_command
@@ -61,6 +62,20 @@ def steps(directory: Path) -> Counter[tuple[str, int, int, str, int]]:
         for group in groups(directory)
         for text in group
     )
+
+
+async def louder(cfg: Any, llm: Any, problem: dict[str, Any], session: Any) -> RolloutResult:
+    """A policy of a person's own."""
+    turn = await llm.generate(f"LOUD {problem['prompt']}")
+    assert (cfg.model_path, session.turns[-1], problem["answer"]) == ("tiny", turn, "yes")
+    metrics = BaseMetrics(reward=0.25, success=False, no_error=True, no_answer=False)
+    return RolloutResult(training_texts=[], metrics=metrics, latency=0.5)
+
+
+async def silent(cfg: Any, llm: Any, problem: dict[str, Any], session: Any) -> RolloutResult:
+    """It asks nothing."""
+    metrics = BaseMetrics(reward=0.25, success=False, no_error=True, no_answer=False)
+    return RolloutResult(training_texts=[], metrics=metrics, latency=0.5)
 
 
 @pytest.fixture
@@ -174,6 +189,22 @@ def test_a_group_that_is_larger_than_an_entry_fails_and_the_others_go_on(server:
     assert said[0] == "rc_actor: 3 groups are published, 1 have failed"
     assert "too_large" in said[1]
     assert "shared_memory_entry_size" in said[1]
+
+
+def test_a_policy_of_a_persons_own_takes_the_step_and_gives_its_reward(server: FakeOpenAI, tmp_path: Path) -> None:
+    changes = {"actor.solution_rollout_policy": f"{__name__}.louder"}
+    ended(words(tmp_path, server, rows=1, **changes))
+    asked = [one.body["messages"][-1]["content"] for one in server.asked]
+    assert [text.startswith("LOUD") for text in asked] == [True, False, True, False]
+    [group] = groups(tmp_path)
+    assert [text["reward"] for text in group] == [0.25, 0.0, 0.25, 0.0]
+    assert [text["metadata"]["turn_number"] for text in group] == [1, 1, 2, 2]
+
+
+def test_a_policy_that_asks_nothing_fails_its_groups_and_says_why(server: FakeOpenAI, tmp_path: Path) -> None:
+    changes = {"actor.summarization_rollout_policy": f"{__name__}.silent"}
+    _, said = ended(words(tmp_path, server, rows=1, **changes))
+    assert "the policy of summarization asked llm.generate 0 times, it must do so once" in said[1]
 
 
 @pytest.mark.parametrize("crash_at", ["group_written:1", "group_written:3", "after 2", "after 7", "after 11"])

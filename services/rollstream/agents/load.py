@@ -34,14 +34,19 @@ class Agents:
     prompts, and no import blocks the event loop later. Raises `ConfigurationError` then.
     """
 
-    def __init__(self, declared: Mapping[str, Declaration] | None = None) -> None:
+    def __init__(
+        self,
+        declared: Mapping[str, Declaration] | None = None,
+        makers: Mapping[str, Callable[..., Agent]] | None = None,
+    ) -> None:
+        """`makers`: what makes agents of these built-in names instead."""
         self._declared = declared or {}
         for name in self._declared:
             refuse_unknown_agent(name, self._declared)
         own: dict[str, Callable[..., Agent]] = {
             name: imported(f"[agents.{name}] path", one.path) for name, one in self._declared.items() if one.path
         }
-        self._makers = {**_BUILT_IN, **own}
+        self._makers = {**_BUILT_IN, **own, **(makers or {})}
 
     def make(self, choice: AgentChoice) -> Agent:
         """The chosen agent, made with the options of the settings and of the prompt.

@@ -5,6 +5,7 @@ many training samples. Turns are numbered from 1 within their type, steps of the
 a state that is made from the turns (`problem_state.py`).
 """
 
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -16,7 +17,10 @@ from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
-from rollstream.schemas.rollout import REASONING, SUMMARIZATION
+from rollstream.schemas.rollout import REASONING, SUMMARIZATION, Turn
+
+StepPolicy = Callable[[Session, InferenceProblemState], Awaitable[Turn]]
+"""Asks for one turn, which is the session's last one then."""
 
 MAX_CYCLES: Final = 64
 _CHOICES: Final = {
@@ -36,6 +40,8 @@ class ReasoningCache:
     - `summarizer`: a model of `[generator.engines.NAME]` that writes the summaries; by default the policy does.
     - `summary_temperature`, `summary_top_p`, `summary_top_k`: how summaries are sampled, by default as the prompt says.
     - `trains_summaries`: whether the policy's summaries train; not by default.
+
+    `policies`: by turn type what takes the step instead, for whoever makes the agent.
     """
 
     def __init__(self, **options: str) -> None:
@@ -50,6 +56,7 @@ class ReasoningCache:
         self.max_turns = 2 * cycles
         self.options = _cycle_options(options)
         """How prompts are made, for whoever makes the state of a recorded sample again."""
+        self.policies: Mapping[str, StepPolicy] = {}
         self._trains_summaries = options.get("trains_summaries") == "true"
         self._summarizer = options.get("summarizer", "")
         self._reasoning = _changes(options, max_tokens="max_reasoning_tokens")
@@ -70,6 +77,9 @@ class ReasoningCache:
             await self._summarize(session, state, before)
 
     async def _reason(self, session: Session, state: InferenceProblemState, before: tuple[Message, ...]) -> None:
+        if REASONING in self.policies:
+            state.update_reasoning(await self.policies[REASONING](session, state))
+            return
         asked = Message(role="user", content=state.get_filled_reasoning_prompt())
         is_text = self.options.reasoning_prompt_style == "completion"
         turn = await session.generate(
@@ -84,6 +94,9 @@ class ReasoningCache:
         state.update_reasoning(turn)
 
     async def _summarize(self, session: Session, state: InferenceProblemState, before: tuple[Message, ...]) -> None:
+        if SUMMARIZATION in self.policies:
+            state.update_summarization(await self.policies[SUMMARIZATION](session, state))
+            return
         turn = await session.generate(
             (*before, Message(role="user", content=state.get_filled_summarization_prompt())),
             extends=None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
 from rollstream.engines.build import build_engine
 from rollstream.engines.http.settings import HttpSettings
@@ -25,10 +26,11 @@ from rollstream.process.stop import Stop, first_to_end
 from rollstream.process.terminal import Say
 from rollstream.rc_actor.datasets import evaluation_problems, training_problems
 from rollstream.rc_actor.evaluation import EvaluationClock
-from rollstream.rc_actor.groups import Group, GroupWork
+from rollstream.rc_actor.groups import GroupWork, ProblemGroup
 from rollstream.rc_actor.journal import ActorJournal
 from rollstream.rc_actor.lines import SingleStreamSpec, StreamBackend
 from rollstream.rc_actor.loop import Outlet, RCActorLoop
+from rollstream.rc_actor.policies import maker_with_policies
 from rollstream.rc_actor.ready import key_of, wait_for_services
 from rollstream.rc_actor.settings import RCSettings, split_urls
 from rollstream.rc_actor.streams import backend_named, read_stream, write_to_streams
@@ -112,12 +114,12 @@ class Actor:
                 if isinstance(group, str) and not self.journal.has_ended(topic, group):
                     self.journal.published(topic, group, -1, entry.next)
 
-    def _groups(self, tasks: TaskSource, identity: str, version: str, *, is_test: bool) -> Iterator[Group]:
+    def _groups(self, tasks: TaskSource, identity: str, version: str, *, is_test: bool) -> Iterator[ProblemGroup]:
         for task in tasks:
             if isinstance(task, BadRow):
                 _LOG.warning("passed over %s: %s", task.where, task.why)
                 continue
-            yield Group(task.number, self._prompt(task, identity, version, is_test=is_test))
+            yield ProblemGroup(task.number, self._prompt(task, identity, version, is_test=is_test))
 
     def _prompt(self, task: CollectTask, identity: str, version: str, *, is_test: bool) -> PromptSubmitted:
         settings, prompt_id = self.settings, "/".join(filter(None, (identity, version, str(task.number))))
@@ -238,7 +240,8 @@ async def _open_and_run(settings: RCSettings, journal: ActorJournal) -> None:
         pool = await stack.enter_async_context(ScoringPool(PoolBounds(), declared))
         # An HTTP engine repeats a call itself, and knows better when.
         bounds = SampleBounds(deadline_seconds=_LONGEST_CALL_SECONDS, max_tries=1)
-        runner = SampleRunner(engine, identity=identity_of(engine, _RUN), bounds=bounds, others=others)
+        agents = Agents(makers={"reasoning_cache": maker_with_policies(settings)})
+        runner = SampleRunner(engine, identity=identity_of(engine, _RUN), bounds=bounds, agents=agents, others=others)
         places = settings.actor.llm_max_rollouts * len(split_urls(settings.me.llm_urls))
         work = GroupWork(settings, runner, journal, pool, asyncio.Semaphore(places))
         clock = EvaluationClock(settings.eval_every_n_versions, int(journal.fact("evaluated") or 0))

@@ -7,6 +7,7 @@ from rollstream.agents.samples import SampleRunner
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.rc_actor.journal import ActorJournal
+from rollstream.rc_actor.policies import policy_reward
 from rollstream.rc_actor.rewards import rewarded
 from rollstream.rc_actor.settings import RCSettings
 from rollstream.rc_actor.texts import texts_of
@@ -18,7 +19,7 @@ from rollstream.schemas.scored import Scoring
 
 
 @dataclass(eq=False, slots=True)
-class Group:
+class ProblemGroup:
     """A problem in hand. `rollouts`: its samples that are complete, and the newest attempts at the others."""
 
     row: int
@@ -43,7 +44,7 @@ class GroupWork:
     pool: ScoringPool
     in_flight: asyncio.Semaphore
 
-    async def ask(self, group: Group) -> None:
+    async def ask(self, group: ProblemGroup) -> None:
         """Ask the samples that are missing, each once; finished steps are not asked again.
 
         Raises the error of the world, such as `EngineDeadError`, and cancels the other samples then.
@@ -55,7 +56,7 @@ class GroupWork:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def texts(self, group: Group) -> list[TrainingText]:
+    async def texts(self, group: ProblemGroup) -> list[TrainingText]:
         """The texts of a complete group, in the order of its samples and turns."""
         rollouts = [group.rollouts[index] for index in range(group.prompt.group_size)]
         scorings = await self._scored(rollouts)
@@ -66,7 +67,7 @@ class GroupWork:
             for text in texts_of(rollout, scoring, options, attempts=attempts)
         ]
 
-    async def _sample(self, group: Group, index: int) -> None:
+    async def _sample(self, group: ProblemGroup, index: int) -> None:
         async with self.in_flight:
             journal = self.journal.sample(group.prompt.group_id, index)
             group.rollouts[index] = await self.runner.run(group.prompt, index, None, journal)
@@ -83,6 +84,8 @@ class GroupWork:
         settings = self.settings
 
         def reward(score: float | None, number: int) -> float | None:
+            if (given := policy_reward(rollout, number)) is not None:
+                return given
             most = rollout.turns[number].max_tokens or rollout.prompt.sampling.max_tokens
             return rewarded(
                 score, rollout.turns[number], settings.rewards,

@@ -18,7 +18,7 @@ from typing import Final
 
 from rollstream.process.crash_points import crash_point
 from rollstream.rc_actor.errors import failing
-from rollstream.rc_actor.groups import Group, GroupWork
+from rollstream.rc_actor.groups import GroupWork, ProblemGroup
 from rollstream.rc_actor.journal import ActorJournal
 from rollstream.rc_actor.ready import wait_for_services
 from rollstream.rc_actor.statistics import GroupStatistics
@@ -30,6 +30,8 @@ from rollstream.schemas.failure import FailureCode
 _LOG = logging.getLogger(__name__)
 _IN_VAIN_IN_A_ROW: Final = 100
 
+_Problems = asyncio.Queue[ProblemGroup | None]
+_Results = asyncio.Queue[tuple[ProblemGroup, list[TrainingText]]]
 Published = Callable[[list[TrainingText]], None]
 
 
@@ -51,24 +53,24 @@ class RCActorLoop:
     outlet: Outlet
     num_workers: int
     published: Published = lambda _: None
-    _waiting: list[Group] = field(default_factory=list)
+    _waiting: list[ProblemGroup] = field(default_factory=list)
     _num_in_vain: int = 0
 
     def __post_init__(self) -> None:
         window = self.work.settings.actor.throughput_window_size
         self._statistics = GroupStatistics(window, began_at=time.monotonic())
 
-    async def run(self, groups: Iterable[Group]) -> None:
+    async def run(self, groups: Iterable[ProblemGroup]) -> None:
         """Work on all of them; raises the error of the world. What is done by then is noted."""
         await self._round(iter(groups))
         while self._waiting:
             again, self._waiting = self._waiting, []
             await self._round(iter(again))
 
-    async def _round(self, groups: Iterator[Group]) -> None:
+    async def _round(self, groups: Iterator[ProblemGroup]) -> None:
         actor = self.work.settings.actor
-        problems: asyncio.Queue[Group | None] = asyncio.Queue(actor.problem_queue_size)
-        results: asyncio.Queue[tuple[Group, list[TrainingText]]] = asyncio.Queue(actor.result_queue_size)
+        problems: _Problems = asyncio.Queue(actor.problem_queue_size)
+        results: _Results = asyncio.Queue(actor.result_queue_size)
         try:
             async with asyncio.TaskGroup() as tasks:
                 writing = tasks.create_task(self._write_all(results))
@@ -86,7 +88,9 @@ class RCActorLoop:
             raise errors.exceptions[0] from None
 
     async def _work(
-        self, problems: "asyncio.Queue[Group | None]", results: "asyncio.Queue[tuple[Group, list[TrainingText]]]"
+        self,
+        problems: _Problems,
+        results: _Results,
     ) -> None:
         while (group := await problems.get()) is not None:
             await self._ask(group)
@@ -100,7 +104,7 @@ class RCActorLoop:
                 self._fail(group, why.code.value, why.message)
             self._refuse_all_in_vain(group)
 
-    async def _ask(self, group: Group) -> None:
+    async def _ask(self, group: ProblemGroup) -> None:
         try:
             await self.work.ask(group)
         except EngineDeadError as error:
@@ -108,18 +112,18 @@ class RCActorLoop:
             _LOG.warning("group %s waits for the services: %s", group.prompt.group_id, error)
             await wait_for_services(self.work.settings)
 
-    def _requeue(self, group: Group) -> None:
+    def _requeue(self, group: ProblemGroup) -> None:
         group.num_requeued += 1
         # The journal gives back what is complete.
         group.rollouts = {index: one for index, one in group.rollouts.items() if index not in group.missing}
         self._waiting.append(group)
 
-    def _fail(self, group: Group, failure: str, message: str) -> None:
+    def _fail(self, group: ProblemGroup, failure: str, message: str) -> None:
         outlet = self.outlet
         _LOG.warning("group %s has failed: %s: %s", group.prompt.group_id, failure, message)
         outlet.journal.failed(outlet.topic, group.prompt.group_id, group.row, failure, message)
 
-    def _refuse_all_in_vain(self, group: Group) -> None:
+    def _refuse_all_in_vain(self, group: ProblemGroup) -> None:
         self._num_in_vain += 1
         if self._num_in_vain >= max(_IN_VAIN_IN_A_ROW, 2 * self.num_workers):
             why = next((one.failure for one in group.rollouts.values() if one.failure is not None), None)
@@ -128,13 +132,13 @@ class RCActorLoop:
                 f"{'' if why is None else why.message}; correct that, and run the same command again"
             )
 
-    async def _write_all(self, results: "asyncio.Queue[tuple[Group, list[TrainingText]]]") -> None:
+    async def _write_all(self, results: _Results) -> None:
         while True:
             group, texts = await results.get()
             await self._write(group, texts)
             results.task_done()
 
-    async def _write(self, group: Group, texts: list[TrainingText]) -> None:
+    async def _write(self, group: ProblemGroup, texts: list[TrainingText]) -> None:
         outlet, group_id = self.outlet, group.prompt.group_id
         try:
             position = await asyncio.to_thread(outlet.groups.write, texts, key=group_id)
