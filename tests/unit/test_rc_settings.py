@@ -13,6 +13,7 @@ from rollstream.process.settings.keys import Key
 from rollstream.rc_actor.config_files import packaged_names
 from rollstream.rc_actor.reading import read_settings
 from rollstream.rc_actor.refused import NEUTRAL, REFUSED
+from rollstream.rc_actor.settings import RCSettings
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.rc_keys import DATASETS, README, used_keys, written
 
@@ -75,9 +76,17 @@ llm_grader.sampling_kwargs llm_grader.reasoning_delimiters llm_grader.prompt_nam
 KEYS: Final = {place: key for place, key in used_keys().items() if not place.startswith(f"{DATASETS[0]}.")}
 
 
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with a short file, which is read sooner than the packaged ones."""
+    monkeypatch.chdir(tmp_path)
+    Path("conf").mkdir()
+    Path("conf/short.yaml").write_text("output_dir: ???\n")
+
+
 def refusal(*words: str) -> str:
     with pytest.raises(ConfigurationError) as refused:
-        read_settings("test_rc", [OUTPUT, *words])
+        read_settings("short", [OUTPUT, *words])
     return str(refused.value)
 
 
@@ -106,11 +115,7 @@ def word(place: str, value: Any) -> str:
     return f"++{place}={json.dumps(value)}"
 
 
-def test_the_documents_file_is_read_and_its_command_lines_change_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("conf").mkdir()
+def test_the_documents_file_is_read_and_its_command_lines_change_it() -> None:
     Path("conf/mine.yaml").write_text(DOCUMENT)
     settings = read_settings("mine", [])
     assert (settings.output_dir, settings.llm.parameters.top_p, settings.streams.backend) == (
@@ -168,7 +173,7 @@ def test_a_misspelled_key_is_told_its_nearest(place: str) -> None:
 def test_a_refused_key_says_why_and_may_stay_with_its_neutral_value(place: str) -> None:
     assert f"{place} is refused: {REFUSED[place]}" in refusal(word(place, "elsewhere"))
     for neutral in {None, NEUTRAL.get(place)}:
-        assert read_settings("test_rc", [OUTPUT, word(place, neutral)]) == read_settings("test_rc", [OUTPUT])
+        assert read_settings("short", [OUTPUT, word(place, neutral)]) == RCSettings(output_dir=Path("out"))
 
 
 @pytest.mark.parametrize(
@@ -200,10 +205,25 @@ def test_values_that_do_not_fit_are_refused(words: list[str], why: str) -> None:
     assert why in refusal(*words)
 
 
-def test_no_message_shows_the_password_of_an_address() -> None:
-    said = refusal("me.llm_urls=http://user:hunter2@host:1/v1")
-    assert "must have no user, password or query" in said
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["me.llm_urls=http://user:hunter2@host:1/v1"], "must have no user, password or query"),
+        (["me.llm_urls=[http://user:hunter2@host:1/v1"], "cannot read"),
+        (["++environment.options={key: hunter2, other: 5}"], "environment.options.other: must be a valid string"),
+        (["streams.config=http://user:hunter2@host", "seed=x"], "seed: must be a valid integer, got 'x'"),
+    ],
+)
+def test_no_message_shows_a_password(words: list[str], why: str) -> None:
+    said = refusal(*words)
+    assert why in said
     assert "hunter2" not in said
+
+
+def test_options_of_the_environment_are_not_shown() -> None:
+    settings = read_settings("test_rc", [OUTPUT, "++environment.options={key: hunter2}"])
+    assert settings.environment.options["key"].get_secret_value() == "hunter2"
+    assert "hunter2" not in f"{settings!r} {settings.model_dump_json()}"
 
 
 def test_files_of_templates_are_read_once_the_settings_are(tmp_path: Path) -> None:
@@ -229,11 +249,7 @@ def test_files_of_templates_are_read_once_the_settings_are(tmp_path: Path) -> No
         ({"mine": "defaults: [../mine]"}, "is no name of a configuration"),
     ],
 )
-def test_a_file_that_can_not_be_read_is_refused(
-    files: Mapping[str, str], why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("conf").mkdir()
+def test_a_file_that_can_not_be_read_is_refused(files: Mapping[str, str], why: str) -> None:
     for name, text in files.items():
         Path(f"conf/{name}.yaml").write_text(text)
     with pytest.raises(ConfigurationError) as refused:
@@ -241,9 +257,7 @@ def test_a_file_that_can_not_be_read_is_refused(
     assert why in str(refused.value)
 
 
-def test_defaults_come_before_the_file_unless_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("conf").mkdir()
+def test_defaults_come_before_the_file_unless_it_says_so() -> None:
     Path("conf/a.yaml").write_text("seed: 1\nattempts: 2")
     Path("conf/first.yaml").write_text("defaults: [a, {streams: kafka}, _self_]\nseed: 3")
     Path("conf/last.yaml").write_text("defaults: [_self_, a]\nseed: 3")

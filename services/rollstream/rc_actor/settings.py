@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from rollstream.offline.options import MaxTokens, Temperature, TopP
 from rollstream.process.settings.options import CommandOptions
@@ -168,8 +168,8 @@ class ScoringSettings(CommandOptions):
     )
     name: Text = Field(default="math", description="Environment whose rubric scores")
     path: PolicyPath | None = Field(default=None, description="Class of your own: package.module.name; null: built in")
-    options: Mapping[Name, Annotated[str, Field(max_length=4096)]] = Field(
-        default_factory=dict, max_length=_MAX_OPTIONS, description="What it is made with, as text"
+    options: Mapping[Name, Annotated[SecretStr, Field(max_length=4096)]] = Field(
+        default_factory=dict, max_length=_MAX_OPTIONS, description="What it is made with, as text; may be secret"
     )
     verifier_url: Text | None = Field(
         default=None, description="Service that your environment asks; its GET /health is awaited. null: none"

@@ -9,10 +9,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from rollstream.schemas.addresses import without_addresses
 from rollstream.schemas.errors import ConfigurationError
 
 _WORD: Final = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[A-Za-z_][\w.\[\]-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _MAX_WORDS: Final = 1000
+_TOLD: Final = 200
 
 
 def overridden(
@@ -33,7 +35,7 @@ def overridden(
         try:
             _apply(config, word, known)
         except (OmegaConfBaseException, YAMLError, ValueError) as error:
-            raise ConfigurationError(f"cannot read {word!r}: {str(error).splitlines()[0]}") from error
+            raise ConfigurationError(f"cannot read {_told(word)}: {str(error).splitlines()[0][:_TOLD]}") from error
     try:
         found = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, RecursionError) as error:
@@ -49,21 +51,26 @@ def _apply(config: Any, word: str, known: Collection[str] | None) -> None:
 
     match = _WORD.fullmatch(word)
     if match is None:
-        raise ConfigurationError(f"cannot read {word!r}: expected +key=value, ++key=value, key=value or ~key")
+        raise ConfigurationError(f"cannot read {_told(word)}: expected +key=value, ++key=value, key=value or ~key")
     sign, key, value = match["sign"], match["key"], match["value"]
     if sign == "~":
         _remove(config, key)
         return
     if value is None:
-        raise ConfigurationError(f"{word!r} has no value: write {sign}{key}=VALUE, or {sign}{key}=null for none")
+        raise ConfigurationError(f"{_told(word)} has no value: write {sign}{key}=VALUE, or {sign}{key}=null for none")
     if sign == "" and known is not None and key.partition(".")[0] not in known:
         raise ConfigurationError(f"no key {key!r}: write +{key}=… to add one; known are {', '.join(sorted(known))}")
     if sign == "+" and OmegaConf.select(config, key, throw_on_missing=False) is not None:
-        raise ConfigurationError(f"{key!r} was set before {word!r}: write ++{key}=… to set it again")
+        raise ConfigurationError(f"{key!r} was set before {_told(word)}: write ++{key}=… to set it again")
     # Not resolved yet: it may name a key that a later word sets.
     given = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
     assert isinstance(given, dict)
     OmegaConf.update(config, key, given["value"], merge=False, force_add=True)
+
+
+def _told(word: str) -> str:
+    """The word for an error: its start, without what may be a password in it."""
+    return repr(without_addresses(word[:_TOLD]))
 
 
 def _remove(config: Any, key: str) -> None:
