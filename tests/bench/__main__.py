@@ -20,6 +20,7 @@ _BENCHES = {
     "serve": "Answers to clients that are recorded against answers that are not.",
     "serve-reserve": "Clients of an engine that trains against clients that have it for themselves.",
     "agents": "CPU of an agent's turn beyond the model call itself.",
+    "rc-actor": "CPU and memory of the Reasoning Cache actor, against a server that answers at once.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 

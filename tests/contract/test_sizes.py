@@ -37,7 +37,7 @@ ROOMS: Final = {
     "schemas": 2_650,  # feedback, whose answer a rollout is, progress of turns, topics of streams
     "producers": 5_250,  # the curriculum, ingest, feedback that becomes reward, states of cycles
     "trainer": 9_950,  # credit by turns; the training library, 6,400 of them without Kafka
-    "tests/bench": 4_450,  # serving, agents, cycles
+    "tests/bench": 4_600,  # serving, agents, cycles, their actor
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
     "tests": 70_000,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
