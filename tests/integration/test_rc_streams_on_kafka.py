@@ -14,7 +14,6 @@ from rollstream.rc_actor.kafka_streams import KafkaStreams
 from rollstream.rc_actor.lines import SingleStreamSpec, StreamRangeSpec
 from rollstream.rc_actor.streams import read_stream, write_to_streams
 from rollstream.rc_actor.texts import texts_of
-from rollstream.rc_actor.training_text import group_of
 from rollstream.schemas.errors import ConfigurationError, RecordTooLargeError
 from rollstream.schemas.topics import MAX_RECORD_BYTES
 from tests.harness.builders import a_generated
@@ -42,7 +41,7 @@ def test_the_same_group_reads_back_equal_from_files_and_kafka(run: Run, spec: Si
         with write_to_streams(spec, backend=backend) as writer:
             writer.write(group)
         with read_stream(spec, backend=backend) as reader:
-            found.append([group_of(value) for value in reader.read()])
+            found.append(list(reader.groups()))
     assert found == [[group], [group]]
 
 
@@ -94,7 +93,7 @@ def test_a_reader_goes_on_from_a_position_and_follows_until_it_is_asked_to_stop(
 
 def test_a_group_above_the_topics_bound_is_refused_and_the_next_is_written(run: Run, spec: SingleStreamSpec) -> None:
     with write_to_streams(spec, backend=KafkaStreams(run), max_entry_bytes=2**31) as writer:
-        with pytest.raises(RecordTooLargeError, match=f"group 7 has .* the bound is {MAX_RECORD_BYTES} "):
+        with pytest.raises(RecordTooLargeError, match=f"group 7 has .* the bound is {MAX_RECORD_BYTES}: ask"):
             writer.write(["x" * MAX_RECORD_BYTES], key="group 7")
         # Hardly below the bound, as Kafka may not make it smaller.
         writer.write(["x" * (MAX_RECORD_BYTES - 100)])

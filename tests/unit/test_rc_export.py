@@ -13,7 +13,6 @@ from rollstream.rc_actor.file_streams import FileStreams, path_of
 from rollstream.rc_actor.lines import SingleStreamSpec
 from rollstream.rc_actor.streams import read_stream, write_to_streams
 from rollstream.rc_actor.texts import texts_of
-from rollstream.rc_actor.training_text import group_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError
@@ -52,7 +51,7 @@ def test_the_exporter_writes_whole_groups_as_the_actor_does_and_counts_the_rest(
     archive = write_archive(tmp_path / "archive", [second, alone, other], [failed, first, first])
     report = export_streams(StreamExportOptions(directory=str(archive), output_dir=tmp_path))
     with read_stream(SingleStreamSpec(tmp_path, "rc_actor"), backend=FileStreams()) as reader:
-        groups = [group_of(value) for value in reader.read()]
+        groups = list(reader.groups())
     texts = [text for one in (first, second) for text in texts_of(one.rollout, one.scoring, OPTIONS)]
     assert groups == [texts]
     assert (report.num_groups, report.num_texts) == (1, 12)

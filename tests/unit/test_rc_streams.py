@@ -19,7 +19,7 @@ from rollstream.rc_actor.streams import (
     write_to_streams,
 )
 from rollstream.rc_actor.texts import texts_of
-from rollstream.rc_actor.training_text import TrainingText, group_of
+from rollstream.rc_actor.training_text import TrainingText
 from rollstream.rows.row import MAX_ROW_BYTES
 from rollstream.schemas.errors import ConfigurationError, EncodeError, MachineError, RecordTooLargeError
 from tests.harness.builders import a_generated
@@ -51,7 +51,8 @@ def test_a_group_is_one_line_at_the_originals_path(spec: SingleStreamSpec, tmp_p
     path = tmp_path / "streams" / "rc_actor" / "0" / "0" / "0.jsonl"
     assert len(path.read_text().splitlines()) == 1
     assert json.loads(path.read_text()) == [text.model_dump() for text in group]
-    assert [group_of(value) for value in values_in(spec)] == [group]
+    with read_stream(spec, backend=FILES) as reader:
+        assert list(reader.groups()) == [group]
 
 
 def test_a_range_is_written_in_turn_and_a_partition_by_its_number(tmp_path: Path) -> None:
@@ -96,6 +97,17 @@ def test_a_corrupt_line_is_named_and_counted_and_the_rest_is_read(
         assert [value[0] for value in reader.read()] == [one for one in range(1, 21) if one not in corrupt]
     assert reader.bad == {"it is no valid JSON": 1, "it is not UTF-8": 1, "its JSON is nested too deeply": 1}
     assert all(f"{path} line {number}:" in caplog.text for number in corrupt)
+
+
+def test_a_value_that_is_no_group_is_named_by_line_and_field_and_the_next_is_read(
+    spec: SingleStreamSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = texts_of(a_generated(turns=cycle_turns(1)), None, OPTIONS)
+    written(spec, [], {"kind": "step"}, [{"text": "a", "n_predicted": 2}], group)
+    with read_stream(spec, backend=FILES) as reader:
+        assert list(reader.groups()) == [group]
+    assert reader.bad == {"it is no group of texts": 3}
+    assert f"{path_of(spec, 0)} line 3: it is no group of texts: 0: " in caplog.text
 
 
 def test_a_corrupt_line_among_a_million_is_named_and_counted(
@@ -161,7 +173,9 @@ def test_a_reader_goes_on_from_the_position_after_a_line(spec: SingleStreamSpec)
 
 def test_a_line_above_its_bound_is_refused_with_size_and_key_and_the_next_is_written(spec: SingleStreamSpec) -> None:
     with write_to_streams(spec, backend=FILES, max_entry_bytes=100) as writer:
-        with pytest.raises(RecordTooLargeError, match=r"group 0_17 has 104 bytes .*the bound is 100 "):
+        with pytest.raises(
+            RecordTooLargeError, match=r"group 0_17 has 104 bytes .*the bound is 100: raise shared_memory_entry_size"
+        ):
             writer.write(["x" * 100], key="group 0_17")
         with pytest.raises(EncodeError, match="group 0_18 can't be written"):
             writer.write([object()], key="group 0_18")

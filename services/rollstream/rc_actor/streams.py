@@ -5,7 +5,7 @@ spec = SingleStreamSpec(output_dir, "rc_actor")
 with write_to_streams(spec) as writer:
     writer.write(texts)
 with read_stream(spec) as reader:
-    for texts in reader.read():
+    for texts in reader.groups():
         ...
 """
 
@@ -21,8 +21,9 @@ from pydantic_core import PydanticSerializationError, to_json
 from rollstream.process.stop import Stop
 from rollstream.rc_actor.file_streams import FileStreams
 from rollstream.rc_actor.lines import Line, LineWriter, SingleStreamSpec, StreamBackend, StreamSpec
+from rollstream.rc_actor.training_text import TrainingText, group_of
 from rollstream.rows.jsonl import json_value
-from rollstream.schemas.errors import ConfigurationError, EncodeError, RecordTooLargeError
+from rollstream.schemas.errors import ConfigurationError, EncodeError, RecordTooLargeError, UnusableRowError
 
 _LOG = logging.getLogger(__name__)
 
@@ -71,11 +72,13 @@ def backend_named(name: str, on_kafka: StreamBackend | None = None) -> StreamBac
 class StreamWriter:
     """Writes values of JSON, or models, to the partitions of a stream in turn."""
 
-    def __init__(self, writer: LineWriter, partitions: range, max_bytes: int) -> None:
+    def __init__(self, writer: LineWriter, partitions: range, max_bytes: int, backend_bytes: int) -> None:
+        """`max_bytes` of a line as a person set it, `backend_bytes` as the backend takes it: the smaller one counts."""
         self._writer = writer
         self._partitions = partitions
         self._turns = cycle(partitions)
-        self._max_bytes = max_bytes
+        self._max_bytes = min(max_bytes, backend_bytes)
+        self._advice = "raise shared_memory_entry_size, or ask" if max_bytes < backend_bytes else "ask"
 
     def write(self, value: Any, partition: int | None = None, *, key: str = "") -> int:
         """Write one line, of `partition` or of the next in turn; returns the position after it. May block for long.
@@ -89,8 +92,8 @@ class StreamWriter:
             raise EncodeError(f"{key or 'a value'} can't be written to a stream: {str(error)[:500]}") from error
         if len(content) > self._max_bytes:
             raise RecordTooLargeError(
-                f"{key or 'a value'} has {len(content)} bytes as a line of a stream, the bound is {self._max_bytes} "
-                "(shared_memory_entry_size): raise it, or ask for fewer samples, steps or tokens"
+                f"{key or 'a value'} has {len(content)} bytes as a line of a stream, the bound is {self._max_bytes}: "
+                f"{self._advice} for fewer samples, steps or tokens"
             )
         if partition is not None and partition not in self._partitions:
             raise ConfigurationError(f"partition {partition} is not written here, but {list(self._partitions)[:10]}")
@@ -125,6 +128,14 @@ class StreamReader:
             else:
                 yield StreamEntry(value, line.where, line.next)
 
+    def groups(self) -> Iterator[list[TrainingText]]:
+        """The values as groups of texts; one that is none is counted too."""
+        for entry in self.entries():
+            try:
+                yield group_of(entry.value)
+            except UnusableRowError as error:
+                self.note(error.reason, entry.where, str(error))
+
     def note(self, reason: str, where: str, found: str = "") -> None:
         """Count a value that can't be used; also for those who read what is in the values."""
         self.bad[reason] += 1
@@ -145,7 +156,7 @@ def write_to_streams(
     """A writer of the stream; `w` begins a file anew. Raises `ConfigurationError` if another process writes there."""
     chosen = _backend(backend)
     with chosen.writer(spec, appends=mode == "a") as writer:
-        yield StreamWriter(writer, spec.partitions, min(max_entry_bytes, chosen.max_bytes))
+        yield StreamWriter(writer, spec.partitions, max_entry_bytes, chosen.max_bytes)
 
 
 @contextmanager
