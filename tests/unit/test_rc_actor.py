@@ -1,6 +1,7 @@
 """The Reasoning Cache actor against servers that drop, die and refuse: what is published, and what is asked again."""
 
 import json
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -99,6 +100,23 @@ def test_each_problem_is_a_group_with_the_rows_of_the_document(server: FakeOpenA
         1.0
     }
     assert len(server.asked) == 4 * 4 * STEPS
+
+
+def test_problems_of_an_evaluation_go_to_a_stream_of_their_own(server: FakeOpenAI, tmp_path: Path) -> None:
+    given = words(tmp_path, server, rows=3, eval_only="true")
+    ended([*given, f"test_dataset_names=[{tmp_path / 'problems.jsonl'}]", "train_subset={begin: 0, end: 1}"])
+    assert len(groups(tmp_path, "rc_actor_test")) == 3
+    assert not (tmp_path / "out/streams/rc_actor").exists()
+
+
+@pytest.mark.parametrize(("seconds", "is_said"), [(1e-6, True), (0, False)])
+def test_figures_are_said_as_often_as_a_setting_says(
+    seconds: float, is_said: bool, server: FakeOpenAI, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "rollstream.rc_actor")
+    ended(words(tmp_path, server, rows=2, **{"actor.log_each_n_secs": f"{seconds:f}"}))
+    said = [line for line in caplog.messages if "reasoning_turn_1/reward 1" in line]
+    assert len(said) == (2 if is_said else 0)
 
 
 def test_figures_by_turn_are_those_of_the_published_groups(server: FakeOpenAI, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """`rollstream rc-actor`, also `python -m rollstream.rc_actor`: the Reasoning Cache actor against model servers."""
 
+import logging
+
 import click
 
 from rollstream.process.terminal import say
@@ -17,4 +19,6 @@ def command(config_name: str, words: tuple[str, ...]) -> None:
     from rollstream.rc_actor.actor import run_actor
     from rollstream.rc_actor.reading import read_settings
 
+    # For log_each_n_secs and debug.mode.
+    logging.getLogger("rollstream.rc_actor").setLevel(logging.INFO)
     raise SystemExit(run_actor(read_settings(config_name, words), stop_on_signals(), say))

@@ -12,7 +12,7 @@ that nothing came of are the world's fault, and end the actor.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +55,7 @@ class RCActorLoop:
     published: Published = lambda _: None
     _waiting: list[ProblemGroup] = field(default_factory=list)
     _num_in_vain: int = 0
+    _logged_at: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         window = self.work.settings.actor.throughput_window_size
@@ -149,6 +150,14 @@ class RCActorLoop:
         outlet.journal.published(outlet.topic, group_id, group.row, position)
         figures = self._statistics.note(texts, time.monotonic())
         await asyncio.to_thread(outlet.figures.write, figures)
+        self._log(figures)
         if self.work.settings.debug.mode:
             _LOG.info("group %s of row %d is published: %d texts", group_id, group.row, len(texts))
         self.published(texts)
+
+    def _log(self, figures: Mapping[str, float]) -> None:
+        """Say the figures of the newest group, if it is time for it."""
+        every, now = self.work.settings.actor.log_each_n_secs, time.monotonic()
+        if every and now - self._logged_at >= every:
+            self._logged_at = now
+            _LOG.info("%s: %s", self.outlet.topic, ", ".join(f"{name} {figures[name]:.4g}" for name in sorted(figures)))
