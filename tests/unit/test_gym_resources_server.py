@@ -91,6 +91,7 @@ async def test_g6_two_interleaved_sessions_never_mix() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # 2,000 processes, on a machine that may be busy
 @in_a_loop
 async def test_g6_a_thousand_pairs_of_sessions_never_mix() -> None:
     await mixed_pairs(1000)
