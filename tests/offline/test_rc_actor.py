@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollstream.local.tiny_model import write_tokenizer
 from rollstream.process.stop import Stop
 from rollstream.rc_actor.actor import run_actor
 from rollstream.rc_actor.lines import SingleStreamSpec
@@ -223,6 +224,30 @@ def test_a_policy_that_asks_nothing_fails_its_groups_and_says_why(server: FakeOp
     changes = {"actor.summarization_rollout_policy": f"{__name__}.silent"}
     _, said = ended(words(tmp_path, server, rows=1, **changes))
     assert "the policy of summarization asked llm.generate 0 times, it must do so once" in said[1]
+
+
+def test_test_problems_alone_go_to_their_own_stream(server: FakeOpenAI, tmp_path: Path) -> None:
+    given = words(tmp_path, server, rows=2)
+    code, said = ended([*given, f"test_dataset_names=[{tmp_path / 'problems.jsonl'}]", "eval_only=true"])
+    assert (code, said) == (0, ["rc_actor_test: 2 groups are published, 0 have failed"])
+    assert len(groups(tmp_path, "rc_actor_test")) == 2
+    assert not (tmp_path / "out" / "streams" / "rc_actor").exists()
+
+
+def test_test_problems_are_asked_once_for_so_many_versions_and_tokens_say_which_ones(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    write_tokenizer(model, max_length=512)
+    with fake_openai(kind="vllm", models=(str(model),), weight_version="7", reports_spans=True) as server:
+        changes = {"model_path": model, "eval_every_n_versions": 5, "actor.use_think_tags": "true"}
+        given = words(tmp_path, server, rows=3, **changes)
+        ended([*given, f"test_dataset_names=[{tmp_path / 'problems.jsonl'}]"])
+    tested = groups(tmp_path, "rc_actor_test")
+    assert len(tested) == 3, "one evaluation, of version 7"
+    for text in tested[0]:
+        assert (text["metadata"]["model_version"], text["metadata"]["has_token_ids"]) == (7, True)
+        assert text["labels"] == [-100] * text["prompt_tokens"] + text["input_ids"][text["prompt_tokens"] :]
+        assert len(text["logprobs"]) == text["output_tokens"] == 4
 
 
 @pytest.mark.parametrize("crash_at", ["group_written:1", "group_written:3", "after 2", "after 7", "after 11"])

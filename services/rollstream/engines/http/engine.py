@@ -11,6 +11,7 @@ of an older one, so the policy lag is never taken for smaller than it is. The lo
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.begun import listener
 from rollstream.process.masking import SECRETS
-from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
+from rollstream.schemas.bounds import MAX_COUNT, MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import WeightSpan
@@ -176,6 +177,9 @@ class OpenAiHttpEngine:
     def _spans(self, asked: ServerAnswer) -> tuple[WeightSpan, ...] | None:
         """What the server reports, if anything. Labels that are none of ours: it started anew, see `ServerWeights`."""
         if self._weights is None:
+            # Somebody else may update the server. A label that is no version says nothing.
+            with suppress(EngineError):
+                return reported_spans(asked.body, 0, MAX_COUNT)
             return None
         try:
             spans = reported_spans(asked.body, asked.weight_version, self._weights.version)
