@@ -179,7 +179,7 @@ def test_a_program_of_your_own_reads_its_settings_itself() -> None:
     program = Path("resources_servers/box/app.py")
     program.parent.mkdir(parents=True)
     program.write_text("")
-    assert planned(trio("resources_servers", entrypoint="app.py", my_own="x"))[2].program == program
+    assert planned(trio("resources_servers", entrypoint="app.py", my_own="x", num_workers=4))[2].program == program
 
 
 @in_a_loop

@@ -70,6 +70,11 @@ class Place(ServerSettings):
 
     model_config = ConfigDict(extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_as_here(cls, given: Any) -> Any:
+        return given
+
 
 class Reference(BaseModel):
     """Another server of the configuration."""
