@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/cli": 2_750,  # `train`, `evaluate` that follows, NeMo Gym's and the Reasoning Cache's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
-    "services/rollstream/environments": 3_500,  # the verdict of a session, scores of turns, sums in cycles
+    "services/rollstream/environments": 3_650,  # the verdict of a session, scores of turns, sums in cycles, a table
     "services/rollstream/generator": 3_650,  # the HTTP endpoint, its records and their spool; progress
     "services/rollstream/gym": 3_800,  # rows, output and metrics of NeMo Gym; its servers, 1,650 of them
     "services/rollstream/history": 2_450,

@@ -115,4 +115,5 @@ def _turn(turn: dict[str, Any]) -> RewardTurn:
         finish_reason=FinishReason(turn["finish_reason"]),
         tool_calls=tuple(map(ToolCall.model_validate, turn["tool_calls"])),
         tool_answers=tuple(map(ToolAnswer.model_validate, turn["tool_answers"])),
+        num_completion_tokens=turn["num_tokens"] or None,
     )

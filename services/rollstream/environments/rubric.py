@@ -24,10 +24,20 @@ class RewardTurn:
     finish_reason: FinishReason = FinishReason.STOP
     tool_calls: tuple[ToolCall, ...] = ()
     tool_answers: tuple[ToolAnswer, ...] = ()
+    num_completion_tokens: int | None = None
+    """Sampled tokens. None: not known, and so is `max_tokens`, the most that were allowed."""
+    max_tokens: int | None = None
 
     @classmethod
-    def of(cls, turn: Turn) -> Self:
-        return cls(**{one.name: getattr(turn, one.name) for one in fields(cls)})
+    def of(cls, turn: Turn, max_tokens: int) -> Self:
+        """`max_tokens`: of the prompt, for a turn that names no bound of its own."""
+        known = {one.name: getattr(turn, one.name) for one in fields(cls)}
+        return cls(**{**known, "max_tokens": turn.max_tokens or max_tokens})
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether it ended at a limit, or its client left."""
+        return self.finish_reason in (FinishReason.LENGTH, FinishReason.ABORT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

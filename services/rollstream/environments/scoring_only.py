@@ -1,7 +1,8 @@
 r"""Environments that only score the rows of a file, and have no tasks of their own.
 
 `math`: whether the last answer is mathematically the reference answer. The library math-verify decides
-(`rewards/equivalence.py`): `\frac{1}{2}`, `0.5` and `1/2` are equal.
+(`rewards/equivalence.py`): `\frac{1}{2}`, `0.5` and `1/2` are equal. A table may say what a right, a
+wrong and a missing answer is worth, finished or cut off (`rewards/table.py`).
 `multiple_choice`: whether a completion names the letter of the right choice (`rewards/letters.py`).
 `structured_output`: whether it is JSON that fits metadata `json_schema`, JSON text (`rewards/json_schema.py`).
 `by_source`: each row by the reward of its data set, which metadata `data_source` names: those of verl and a few more
@@ -26,19 +27,22 @@ from rollstream.environments.rewards.json_schema import fits_schema, is_json, lo
 from rollstream.environments.rewards.letters import answered, multiple_choice
 from rollstream.environments.rewards.registry import score_by_source
 from rollstream.environments.rewards.sandbox import Sandbox
-from rollstream.environments.rubric import Rubric, WeightedReward
+from rollstream.environments.rewards.table import DiscountedTable, TabledRubric
+from rollstream.environments.rubric import Rubric, Scores, WeightedReward
 from rollstream.schemas.prompt import Sampling
 
 
 class Math:
-    """It has no options."""
+    """1 for a right answer, else 0. With options of `rewards/table.py`, as text, what the table says instead."""
 
     name = "math"
-    rubric = Rubric(WeightedReward("correct", equivalent))
     sampling = Sampling(temperature=1.0, max_tokens=1024)
     tasks = no_tasks
 
-    def __init__(self) -> None:
+    def __init__(self, **options: str) -> None:
+        correct = Rubric(WeightedReward("correct", equivalent))
+        table = DiscountedTable.model_validate_strings(options)
+        self.rubric: Scores = TabledRubric(correct, table) if options else correct
         load_math_verify()
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from rollstream.agents.samples import SampleRunner
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.environments.pool.verdicts import ScoringSample, Verdict
+from rollstream.environments.rewards.table import rewarded
+from rollstream.environments.rubric import RewardTurn
 from rollstream.rc_actor.journal import ActorJournal
 from rollstream.rc_actor.policies import policy_reward
-from rollstream.rc_actor.rewards import rewarded
 from rollstream.rc_actor.settings import RCSettings
 from rollstream.rc_actor.texts import texts_of
 from rollstream.rc_actor.training_text import TrainingText
@@ -86,11 +87,11 @@ class GroupWork:
         def reward(score: float | None, number: int) -> float | None:
             if (given := policy_reward(rollout, number)) is not None:
                 return given
-            most = rollout.turns[number].max_tokens or rollout.prompt.sampling.max_tokens
-            return rewarded(
-                score, rollout.turns[number], settings.rewards,
-                discount=settings.actor.discount_factor, max_tokens=most,
-            )  # fmt: skip
+            # Its scoring failed: it has no reward, and not that of a wrong answer.
+            if score is None:
+                return None
+            turn = RewardTurn.of(rollout.turns[number], rollout.prompt.sampling.max_tokens)
+            return rewarded(score, turn, settings.rewards, settings.actor.discount_factor)
 
         scores = [one.model_copy(update={"reward": reward(one.reward, one.turn)}) for one in verdict.turn_scores]
         last = next((number for number, turn in enumerate(rollout.turns) if turn is rollout.answer), None)

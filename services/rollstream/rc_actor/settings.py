@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
+from rollstream.environments.rewards.table import RewardTable
 from rollstream.offline.options import MaxTokens, Temperature, TopP
 from rollstream.process.settings.options import CommandOptions
 from rollstream.rc_actor.actor_settings import PolicyPath, RCActorSettings
 from rollstream.rc_actor.built_in import MATH_DATASETS
-from rollstream.rc_actor.reward_settings import RewardChoice, RewardSettings
+from rollstream.rc_actor.reward_settings import RewardChoice
 from rollstream.schemas.addresses import checked_address, may_hold_a_password
 from rollstream.schemas.bounds import MAX_GROUP_SIZE
 from rollstream.schemas.prompt import AgentChoice, Sampling
@@ -261,7 +262,7 @@ class RCSettings(CommandOptions):
     )
     train_subset: SubsetSettings | None = Field(default=None, description="Rows of the training data; null: all")
     environment: ScoringSettings = Field(default_factory=ScoringSettings, description="What scores reasoning")
-    rewards: RewardChoice = Field(default_factory=RewardSettings, description="The table of rewards, or pure_success")
+    rewards: RewardChoice = Field(default_factory=RewardTable, description="The table of rewards, or pure_success")
     seed: int = Field(default=42, ge=0, le=_MAX_COUNT, description="Of sampling and of the order of problems")
     attempts: int = Field(
         default=1, ge=1, le=MAX_GROUP_SIZE, description="Samples of each problem, times actor.num_samples_per_problem"

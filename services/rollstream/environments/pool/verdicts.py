@@ -41,7 +41,7 @@ class ScoringSample:
             messages=prompt.messages,
             reference_answer=prompt.reference_answer,
             metadata=prompt.metadata,
-            turns=tuple(map(RewardTurn.of, rollout.turns)),
+            turns=tuple(RewardTurn.of(turn, prompt.sampling.max_tokens) for turn in rollout.turns),
             observations=rollout.observations,
         )
         return cls(environment=prompt.environment, answer=answer)
