@@ -7,21 +7,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import psutil
 import pytest
 
 from rollstream.cli.entry import main
 from rollstream.local.ports import free_ports
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.rc_actor.lines import SingleStreamSpec
 from rollstream.rc_actor.local import server_words
 from rollstream.rc_actor.reading import read_settings
+from rollstream.rc_actor.streams import backend_named, read_stream
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
 
+TINY: Final = (
+    "vllm_kwargs={dtype: float32, max_model_len: 512, max_num_seqs: 16, enforce_eager: true, "
+    "kv_cache_memory_bytes: 67108864}"
+)
+
 
 def be_command(folder: Path, *words: str) -> None:
     os.chdir(folder)
+    os.environ.update(HF_HUB_OFFLINE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
     sys.argv = ["rollstream", "rc-actor-local", "--config-name", "test_rc", *words]
     main()
 
@@ -50,6 +60,34 @@ def running(folder: Path) -> Iterator[tuple[StartedProcess, list[psutil.Process]
 
 def none_is_left(processes: list[psutil.Process]) -> bool:
     return len(processes) == 2 and not any(map(psutil.Process.is_running, processes))
+
+
+@pytest.mark.timeout(600)
+def test_servers_are_started_asked_and_ended(tmp_path: Path) -> None:
+    """vLLM with a tiny model on the CPU: two problems, three cycles each, and no process afterwards."""
+    write_tiny_model(tmp_path / "model", seed=1)
+    port = free_ports(1)[0]
+    command = started(
+        tmp_path, "output_dir=out", f"model_path={tmp_path / 'model'}", f"world.first_port={port}",
+        "train_subset={begin: 0, end: 2}", "llm.parameters.max_tokens=16",
+        'actor.reasoning_prompt_template="{problem}|{curr_summary}"',
+        'actor.summarization_prompt_template="{problem}|{existing_summary}|{reasoning}"', f"++vllm_config.{TINY}",
+    )  # fmt: skip
+    try:
+        wait_until(lambda: command.has_ended or "the actor starts" in command.said(), command.said, 500)
+        left = [] if command.has_ended else psutil.Process(command.pid).children(recursive=True)
+        assert command.wait() == 0, command.said()
+    finally:
+        command.kill()
+    assert left
+    wait_until(lambda: not any(map(psutil.Process.is_running, left)), "all processes end")
+    assert "rc_actor: 2 groups are published, 0 have failed" in command.said()
+    with read_stream(SingleStreamSpec(tmp_path / "out", "rc_actor"), backend=backend_named("files")) as reader:
+        found = list(reader.read())
+    for group in found:
+        steps = [[text["metadata"][key] for key in ("cycle_step", "turn_type", "turn_number")] for text in group]
+        assert steps == [[step, ("reasoning", "summarization")[step % 2], step // 2 + 1] for step in range(6)]
+        assert all(text["input_ids"] and text["logprobs"] for text in group)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
