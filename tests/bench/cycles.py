@@ -31,8 +31,10 @@ GAIN: Final = 0.3
 _STALLED_SECONDS: Final = 240.0
 _CYCLES: Final = AgentChoice(name="reasoning_cache")
 _ONE_CYCLE: Final = AgentChoice(name="reasoning_cache", options={"num_reasoning_steps": "1"})
-_ROLLOUTS_AHEAD: Final = 4
+_STEPS_AHEAD: Final = 4
 """Steps for which a client asks cycles before their states are trained on."""
+_STATES: Final = 3
+"""Of a rollout that train."""
 
 Way = Literal["trajectories", "states"]
 
@@ -103,7 +105,7 @@ def _rounded(value: float) -> float:
 def _warm_up(model: Path, seed: int) -> None:
     command = [
         sys.executable, "-m", "rollstream.cli.main", "sft", "--tiny-model", "--environment", "running_sum_turns",
-        "--until-accuracy", "0.6", "--seed", str(seed), "--threads", "1", "--output", str(model),
+        "--until-accuracy", "0.75", "--seed", str(seed), "--threads", "1", "--output", str(model),
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=sys.stderr)
 
@@ -115,7 +117,6 @@ def _run(run_dir: Path, model: Path, way: Way, shape: _Shape) -> tuple[_Learned,
         loop.start_producer()
         with loop.run.publisher("bench") as publisher:
             client = _Client(loop, publisher, shape)
-            # A fourth of a step's states may be of one rollout.
             asks = client.ask if way == "states" else lambda: None
             loop.until(lambda: asks() or loop.watch.state.step >= shape.steps, "the last step", _STALLED_SECONDS)
         newest = loop.watch.state.version_published or 0
@@ -130,7 +131,7 @@ def _settings(run_dir: Path, model: Path, way: Way, shape: _Shape) -> dict[str, 
         "reasoning_prompt_template": REASONING_TEMPLATE,
         "summarization_prompt_template": SUMMARIZATION_TEMPLATE,
     }
-    producer: dict[str, Any] = {"source": "states", "states": {"per_rollout": 3}}
+    producer: dict[str, Any] = {"source": "states", "states": {"per_rollout": _STATES}}
     if by_turns:
         producer = {"environment": RunningSum.name, "agent": {"name": _CYCLES.name}}
     return {
@@ -170,7 +171,10 @@ class _Client:
     _tasks: Iterator[Task] | None = None
 
     def ask(self) -> None:
-        wanted = (self.loop.watch.state.step + _ROLLOUTS_AHEAD) * self.shape.groups // 3
+        state = self.loop.watch.state
+        # Also groups without spread use up states.
+        closed = state.groups_trained + state.groups_dropped
+        wanted = (closed + _STEPS_AHEAD * self.shape.groups) // _STATES
         tasks = self._tasks or RunningSum().tasks("train", self.shape.seed)
         self._tasks, deliveries = tasks, Deliveries()
         for task in islice(tasks, max(0, wanted - self.num_asked)):
