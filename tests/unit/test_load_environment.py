@@ -57,8 +57,8 @@ def test_a_users_environment_is_loaded_by_the_name_under_which_it_is_declared() 
 def test_a_name_that_is_not_declared_imports_nothing_and_is_told_what_there_is(name: str) -> None:
     with pytest.raises(
         UnknownEnvironmentError,
-        match=r"of this run: by_source, colors, ifeval, math, multiple_choice, reasoning_gym, session, sort_digits, "
-        r"structured_output, word_count; .* as ",
+        match=r"of this run: by_source, colors, ifeval, math, multiple_choice, reasoning_gym, running_sum, "
+        r"running_sum_turns, session, sort_digits, structured_output, word_count; .* as ",
     ) as refused:
         load_environment(name, declared(f"{__name__}.Colors"))
     assert refused.value.exit_code == 78

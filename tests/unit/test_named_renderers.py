@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
-from rollstream.agents.session import Asked, Session
+from rollstream.agents.session import Asked, Form, Session
 from rollstream.engines.named_renderer import _Signs
 from rollstream.engines.protocol import Generation, GenerationRequest, Parsed
 from rollstream.engines.settings import EngineSettings, RendererName
@@ -81,15 +81,15 @@ def test_ten_thousand_fuzzed_conversations_go_on_from_exactly_what_was_sampled_o
 
 
 def test_a_session_that_renders_its_history_again_is_found(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rendered_again(session: Session, messages: Sequence[Message], extends: int | None) -> Asked:
+    def rendered_again(session: Session, messages: Sequence[Message], extends: int | None, form: Form) -> Asked:
         if not session.turns:
-            return Asked(messages, None, np.zeros(0, dtype=np.int32), session._tokenized(messages))
+            return Asked(messages, None, np.zeros(0, dtype=np.int32), session._tokenized(messages, form))
         follows = len(session.turns) - 1
-        whole = session._tokenized((*session.conversation(follows), *messages))
+        whole = session._tokenized((*session.conversation(follows), *messages), form)
         cut = len(session._asked[follows].tokens) + len(session.turns[follows].token_ids)
         return Asked(messages, follows, whole[:cut], whole[cut:])
 
-    monkeypatch.setattr(Session, "_rendered", rendered_again)
+    monkeypatch.setattr(Session, "_asking", rendered_again)
     assert fuzz(known, range(10))[2] > 0
 
 

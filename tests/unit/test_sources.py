@@ -292,7 +292,9 @@ def test_an_unknown_environment_is_a_setting_to_change() -> None:
 
 def test_an_agent_that_no_generator_would_know_is_a_setting_to_change() -> None:
     settings = ProducerSettings(run="demo", environment="sort_digits", agent=AgentChoice(name="debate"))
-    with pytest.raises(ConfigurationError, match="'debate' is not one of the agents of this run: single_turn, tools;"):
+    with pytest.raises(
+        ConfigurationError, match="'debate' is not one of the agents of this run: reasoning_cache, single_turn, tools;"
+    ):
         build_source(settings)
     build_source(settings.model_copy(update={"agents": {"debate": Declaration(path="tests.unit.test_agents.Debate")}}))
 

@@ -78,7 +78,7 @@ def _texts(line: bytes | None) -> list[Any]:
         texts = json_value(line.decode())
     except UnicodeDecodeError as error:
         raise ValueError("is not UTF-8") from error
-    if not isinstance(texts, list):
+    if not isinstance(texts, list) or not texts:
         raise ValueError("is no list of texts")
     return texts
 

@@ -1,6 +1,6 @@
 """Rows of a file that a person names: JSONL, parquet, or a directory that `datasets` or we wrote. Read as a stream.
 
-A JSONL file whose first line is a list is a stream of the Reasoning Cache actor (`groups.py`).
+A JSONL file whose first line is a list of objects is a stream of the Reasoning Cache actor (`groups.py`).
 
 A row that can't be read is a `BadRow`: the caller counts and lists it, and the rest goes on. What makes the whole file
 unreadable is a `ConfigurationError`. Nothing that a row names is ever opened.
@@ -48,7 +48,7 @@ def open_rows(path: Path, begun_with: str = "") -> RowSource:
         raise ConfigurationError(f"{path} is empty: it has no rows")
     is_parquet = start == b"PAR1"
     if path.suffix == ".jsonl" and not is_parquet:
-        return GroupRows(path) if start.startswith(b"[") else JsonlRows(path)
+        return GroupRows(path) if start.startswith(b"[{") else JsonlRows(path)
     if path.suffix == ".parquet":
         from rollstream.rows.arrow import ParquetRows
 
