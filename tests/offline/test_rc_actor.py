@@ -17,7 +17,7 @@ from rollstream.rc_actor.lines import SingleStreamSpec
 from rollstream.rc_actor.reading import read_settings
 from rollstream.rc_actor.streams import backend_named, read_stream
 from rollstream.rc_actor.training_text import BaseMetrics, RolloutResult
-from rollstream.schemas.errors import ConfigurationError, EngineDeadError
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError, TooManyFailuresError
 from tests.harness.fake_openai import FakeOpenAI, Planned, fake_openai
 from tests.harness.forking import start_command
 from tests.harness.waits import wait_until
@@ -155,6 +155,31 @@ def test_a_group_at_which_connections_drop_fails_with_its_class_and_the_others_f
     assert set(steps(tmp_path).values()) == {1}
 
 
+def test_many_groups_that_nothing_comes_of_fail_and_do_not_keep_the_actor_from_its_end(
+    server: FakeOpenAI, tmp_path: Path
+) -> None:
+    server.drops = lambda body: any(f"problem-{row}." in str(body) for row in range(0, 30, 2))
+    code, said = ended(words(tmp_path, server, rows=30, **{"actor.max_retries": 0}))
+    assert (code, said[0]) == (0, "rc_actor: 15 groups are published, 15 have failed")
+
+
+def test_where_nothing_comes_of_any_group_the_actor_ends_and_goes_on_later(server: FakeOpenAI, tmp_path: Path) -> None:
+    server.planned.extend([Planned(status=500)] * 1000)
+    given = words(tmp_path, server, rows=130, **{"actor.max_retries": 0})
+    with pytest.raises(TooManyFailuresError, match="had no answer"):
+        ended(given)
+    server.planned.clear()
+    assert ended(given) == (0, ["rc_actor: 130 groups are published, 0 have failed"])
+
+
+def test_a_resume_with_other_rewards_is_refused(server: FakeOpenAI, tmp_path: Path) -> None:
+    given = words(tmp_path, server, rows=1)
+    ended(given)
+    for change in ("rewards.wrong_answer_finished=-1", "actor.discount_factor=0.9", "environment.name=word_count"):
+        with pytest.raises(ConfigurationError, match="was begun with"):
+            ended([*given, change])
+
+
 def test_a_step_that_is_refused_for_a_while_repeats_no_other_step(server: FakeOpenAI, tmp_path: Path) -> None:
     for status in (500, 429, 503):
         server.planned.append(Planned(status=status))
@@ -224,14 +249,6 @@ def test_a_policy_that_asks_nothing_fails_its_groups_and_says_why(server: FakeOp
     changes = {"actor.summarization_rollout_policy": f"{__name__}.silent"}
     _, said = ended(words(tmp_path, server, rows=1, **changes))
     assert "the policy of summarization asked llm.generate 0 times, it must do so once" in said[1]
-
-
-def test_test_problems_alone_go_to_their_own_stream(server: FakeOpenAI, tmp_path: Path) -> None:
-    given = words(tmp_path, server, rows=2)
-    code, said = ended([*given, f"test_dataset_names=[{tmp_path / 'problems.jsonl'}]", "eval_only=true"])
-    assert (code, said) == (0, ["rc_actor_test: 2 groups are published, 0 have failed"])
-    assert len(groups(tmp_path, "rc_actor_test")) == 2
-    assert not (tmp_path / "out" / "streams" / "rc_actor").exists()
 
 
 def test_test_problems_are_asked_once_for_so_many_versions_and_tokens_say_which_ones(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One run of the actor: its engine, data, streams and journal, put together; it goes on where an earlier one was."""
 
 import asyncio
+import hashlib
 import json
 import logging
 import math
@@ -64,6 +65,7 @@ class Actor:
     work: GroupWork
     clock: EvaluationClock
     _evaluations: set["asyncio.Task[None]"] = field(default_factory=set)
+    _evaluating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self) -> None:
         """Training problems, with evaluations in between; or the test problems alone."""
@@ -119,11 +121,12 @@ class Actor:
             if isinstance(task, BadRow):
                 _LOG.warning("passed over %s: %s", task.where, task.why)
                 continue
-            yield ProblemGroup(task.number, self._prompt(task, identity, version, is_test=is_test))
+            prompt = self._prompt(task, identity, version, is_test=is_test)
+            yield ProblemGroup(task.number, prompt, self.journal.num_requeued(prompt.group_id))
 
     def _prompt(self, task: CollectTask, identity: str, version: str, *, is_test: bool) -> PromptSubmitted:
         settings, prompt_id = self.settings, "/".join(filter(None, (identity, version, str(task.number))))
-        group, metadata = group_id(_RUN, prompt_id, 0), dict(task.metadata)
+        group, metadata = group_id(f"{_RUN}-{self.journal.token}", prompt_id, 0), dict(task.metadata)
         summarizer = SUMMARIZER if settings.summarization_model_path else ""
         return PromptSubmitted(
             prompt_id=prompt_id,
@@ -146,7 +149,6 @@ class Actor:
         newest = [text.metadata.get("model_version_newest") for text in texts]
         version = max((one for one in newest if isinstance(one, int)), default=0)
         if self.clock.is_due(version):
-            self.journal.note_fact("evaluated", str(version))
             task = asyncio.create_task(self._evaluate(version))
             self._evaluations.add(task)
 
@@ -155,7 +157,10 @@ class Actor:
         if tasks is None:
             return
         identity = await asyncio.to_thread(tasks.identity)
-        await self._collect(tasks, identity, TEST, f"v{version}")
+        # One after the other: a stream has one writer.
+        async with self._evaluating:
+            await self._collect(tasks, identity, TEST, f"v{version}")
+        self.journal.note_fact("evaluated", str(version))
 
 
 def _known(agent: AgentChoice) -> AgentChoice:
@@ -189,7 +194,7 @@ def _journal(settings: RCSettings) -> ActorJournal:
     """The journal of the directory; raises `ConfigurationError` if it was begun with other settings."""
     path, streams = settings.output_dir / _JOURNAL, settings.output_dir / _STREAMS
     if settings.force_restart:
-        for old in (path, path.with_name(f"{path.name}-wal")):
+        for old in (path, *(path.with_name(f"{path.name}-{kind}") for kind in ("wal", "shm"))):
             old.unlink(missing_ok=True)
         shutil.rmtree(streams, ignore_errors=True)
     journal = ActorJournal(path)
@@ -197,11 +202,11 @@ def _journal(settings: RCSettings) -> ActorJournal:
     begun_with = journal.fact("begun_with")
     if begun_with is not None and begun_with != compared:
         before, now = json.loads(begun_with), json.loads(compared)
-        key = next(name for name in now if before.get(name) != now[name])
+        key = next(name for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name))
         journal.close()
         raise ConfigurationError(
             f"{settings.output_dir} was begun with {key} = {json.dumps(before.get(key))}, now it is "
-            f"{json.dumps(now[key])}: go on with the same, name another output_dir, or begin anew with "
+            f"{json.dumps(now.get(key))}: go on with the same, name another output_dir, or begin anew with "
             "force_restart=true"
         )
     journal.note_fact("begun_with", compared)
@@ -210,12 +215,20 @@ def _journal(settings: RCSettings) -> ActorJournal:
 
 def _compared(settings: RCSettings) -> Mapping[str, Any]:
     """What a later process must have in common with the first: what decides the groups, not where servers run."""
-    kept = {"model_path", "summarization_model_path", "llm", "test_llm", "summarization_llm", "seed", "attempts"}
+    kept = {
+        "model_path", "summarization_model_path", "llm", "test_llm", "summarization_llm", "seed", "attempts", "rewards",
+    }  # fmt: skip
+    scoring = settings.environment
+    # Options of an environment may be secret.
+    options = hashlib.sha256(json.dumps(dict(scoring.options), sort_keys=True).encode()).hexdigest()
     cycles = settings.actor.cycles()
     return {
         **settings.model_dump(mode="json", include=kept),
         "streams.backend": settings.streams.backend,
-        "environment": settings.environment.name,
+        "environment": [scoring.name, scoring.path, options],
+        "actor.discount_factor": settings.actor.discount_factor,
+        "actor.solution_rollout_policy": settings.actor.solution_rollout_policy,
+        "actor.summarization_rollout_policy": settings.actor.summarization_rollout_policy,
         "actor.num_samples_per_problem": settings.actor.num_samples_per_problem,
         **{f"actor.{name}": value for name, value in settings.agent().options.items() if name != "summarizer"},
         "actor.use_think_tags": cycles.use_think_tags,

@@ -5,6 +5,7 @@ ended only its outcome is kept. A group is written to the stream before that is 
 the noted position was published, and is not published again.
 """
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ CREATE TABLE IF NOT EXISTS steps (
 );
 CREATE INDEX IF NOT EXISTS steps_of_rollout ON steps (rollout);
 CREATE INDEX IF NOT EXISTS steps_of_group ON steps (group_id);
+CREATE TABLE IF NOT EXISTS requeued (group_id TEXT PRIMARY KEY, tries INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (
     topic TEXT, group_id TEXT, row INTEGER NOT NULL, failure TEXT, message TEXT, PRIMARY KEY (topic, group_id)
 ) WITHOUT ROWID;
@@ -50,6 +52,25 @@ class ActorJournal:
 
     def close(self) -> None:
         self._database.close()
+
+    @property
+    def token(self) -> str:
+        """What tells the groups of this journal from those of another one that writes to the same topic."""
+        if (known := self.fact("token")) is None:
+            known = secrets.token_hex(8)
+            self.note_fact("token", known)
+        return known
+
+    def num_requeued(self, group_id: str) -> int:
+        """How often a group has waited for another try, also in earlier processes."""
+        found = self._database.one("SELECT tries FROM requeued WHERE group_id = ?", group_id)
+        return 0 if found is None else int(found[0])
+
+    def requeued(self, group_id: str) -> int:
+        """Note that it waits once more; returns how often it has."""
+        tries = self.num_requeued(group_id) + 1
+        self._database.run("INSERT OR REPLACE INTO requeued VALUES (?, ?)", group_id, tries)
+        return tries
 
     def fact(self, name: str) -> str | None:
         """What was noted under this name."""
@@ -120,3 +141,4 @@ class ActorJournal:
             "INSERT OR REPLACE INTO ended VALUES (?, ?, ?, ?, ?)", topic, group_id, row, failure, message
         )
         self._database.run("DELETE FROM steps WHERE group_id = ?", group_id)
+        self._database.run("DELETE FROM requeued WHERE group_id = ?", group_id)

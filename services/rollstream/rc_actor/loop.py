@@ -94,6 +94,7 @@ class RCActorLoop:
         results: _Results,
     ) -> None:
         while (group := await problems.get()) is not None:
+            is_first = not group.num_requeued
             await self._ask(group)
             if not group.missing:
                 self._num_in_vain = 0
@@ -103,7 +104,8 @@ class RCActorLoop:
                 self._requeue(group)
             else:
                 self._fail(group, why.code.value, why.message)
-            self._refuse_all_in_vain(group)
+            if is_first:
+                self._refuse_all_in_vain(group)
 
     async def _ask(self, group: ProblemGroup) -> None:
         try:
@@ -114,7 +116,7 @@ class RCActorLoop:
             await wait_for_services(self.work.settings)
 
     def _requeue(self, group: ProblemGroup) -> None:
-        group.num_requeued += 1
+        group.num_requeued = self.outlet.journal.requeued(group.prompt.group_id)
         # The journal gives back what is complete.
         group.rollouts = {index: one for index, one in group.rollouts.items() if index not in group.missing}
         self._waiting.append(group)
@@ -125,6 +127,7 @@ class RCActorLoop:
         outlet.journal.failed(outlet.topic, group.prompt.group_id, group.row, failure, message)
 
     def _refuse_all_in_vain(self, group: ProblemGroup) -> None:
+        """Raise `TooManyFailuresError` where the first tries of so many groups came to nothing."""
         self._num_in_vain += 1
         if self._num_in_vain >= max(_IN_VAIN_IN_A_ROW, 2 * self.num_workers):
             why = next((one.failure for one in group.rollouts.values() if one.failure is not None), None)
