@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -147,9 +148,9 @@ def test_a_group_at_which_connections_drop_fails_with_its_class_and_the_others_f
     server: FakeOpenAI, tmp_path: Path
 ) -> None:
     server.drops = lambda body: "problem-3." in str(body)
-    code, said = ended(words(tmp_path, server, rows=12, **{"actor.max_retries": 0}))
+    code, said = ended(words(tmp_path, server, rows=100, **{"actor.max_retries": 0}))
     assert code == 0
-    assert said[0] == "rc_actor: 11 groups are published, 1 have failed"
+    assert said[0] == "rc_actor: 99 groups are published, 1 have failed"
     assert said[1].startswith("row 3 of rc_actor has failed: engine: ")
     assert sum("problem-3." in str(one.body) for one in server.asked) == 11
     assert set(steps(tmp_path).values()) == {1}
@@ -267,7 +268,16 @@ def test_test_problems_are_asked_once_for_so_many_versions_and_tokens_say_which_
         assert len(text["logprobs"]) == text["output_tokens"] == 4
 
 
-@pytest.mark.parametrize("crash_at", ["group_written:1", "group_written:3", "after 2", "after 7", "after 11"])
+AT_RANDOM = [f"after {random.Random(seed).randrange(1, 4 * STEPS - 1)}" for seed in range(20)]
+
+
+@pytest.mark.parametrize(
+    "crash_at",
+    [
+        *("group_written:1", "group_written:3", "after 2", "after 7", "after 11"),
+        *(pytest.param(point, marks=pytest.mark.slow) for point in AT_RANDOM),
+    ],
+)
 def test_killed_anywhere_the_same_command_goes_on_and_asks_no_finished_step_again(
     tmp_path: Path, crash_at: str
 ) -> None:
