@@ -32,6 +32,8 @@ _USER: Final[Schema] = {
     "type": "object", "additionalProperties": False,
     "properties": dict.fromkeys(("existingSecret", "username", "certificateSecret"), _TEXT),
 }  # fmt: skip
+_WITHOUT_PODS: Final = ("client", "rc-actor")
+"""Roles of commands that people call."""
 _PROBE_FIELDS: Final = ("periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold",
                         "initialDelaySeconds", "terminationGracePeriodSeconds")  # fmt: skip
 _SECURITY_FIELDS: Final = ("allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities", "runAsNonRoot",
@@ -64,7 +66,7 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "groupProtocol": _choice("consumer", "classic"),
     "lingerSeconds": {"type": "number", "minimum": 0, "maximum": 1},
     "protocol": _choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    "kafka.security.users": _closed({role: _USER for role in ROLES if role != "client"}),
+    "kafka.security.users": _closed({role: _USER for role in ROLES if role not in _WITHOUT_PODS}),
     "clients.names": {
         "type": "object",
         # Part of a variable's name, in which two underscores would begin the next part.

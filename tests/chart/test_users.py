@@ -26,9 +26,9 @@ from tests.chart.rendering import (
 from tests.chart.stage_settings import found_at, secret_of, settings_of
 
 SHARED = at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "existingSecret": "shared"})
-# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it. The producer of feedback is a further
-# producer, and is tested by itself.
-USERS = sorted({*ROLES} - {"client", "feedback"})
+# Everyone of the chart: who calls `prompt`, `evaluate` and `rc-actor` has no pod in it. The producers of feedback and
+# of states are further producers, and are tested by themselves.
+USERS = sorted({*ROLES} - {"client", "rc-actor", "feedback", "states"})
 OF_ALL = at("kafka.security.users", {role: {"existingSecret": f"{role}-user"} for role in USERS})
 INGEST = merged(
     at("ingest.enabled", True), at("clients", {"existingSecret": "clients", "names": {"app": {"tenant": "shop"}}})
@@ -54,6 +54,14 @@ def test_each_stage_and_each_job_has_the_user_of_its_own_role() -> None:
     pods = {stage: release.pod(stage) for stage in PODS} | pods_of_jobs(release)
     assert {role: secrets_of(pod) for role, pod in pods.items()} == {role: {f"{role}-user"} for role in USERS}
     assert "shared" not in "".join(release.texts)
+
+
+def test_the_producer_of_states_has_a_user_of_its_own() -> None:
+    producer = at("producers.states.config", {"source": "states", "group_size": 4})
+    own = at("kafka.security.users.states.existingSecret", "states-user")
+    release = render(producer, SHARED, own)
+    assert secrets_of(release.pod("producer-states")) == {"states-user"}
+    assert secrets_of(release.pod("producer")) == {"shared"}
 
 
 def test_the_producer_of_feedback_has_a_user_of_its_own_and_settings_that_it_takes(
