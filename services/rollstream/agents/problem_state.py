@@ -6,6 +6,7 @@ one. From the Reasoning Cache actor of a fork of PipelineRL (ars22/pipeline-rl, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from string import Formatter
 from typing import Final, Literal
 
@@ -135,8 +136,10 @@ def _raw(turn: Turn) -> str:
     return f"{THINK}{turn.reasoning}{_THOUGHT}{turn.text}" if turn.reasoning else turn.text
 
 
-def _variables(template: str) -> set[str]:
-    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+@lru_cache(maxsize=16)
+def _variables(template: str) -> frozenset[str]:
+    """Asked for every turn."""
+    return frozenset(name for _, name, _, _ in Formatter().parse(template) if name is not None)
 
 
 def _check(name: str, template: str, variables: set[str], may_lack: set[str]) -> None:

@@ -57,9 +57,10 @@ _STOPPED: Final = 130
 
 @dataclass(eq=False)
 class Actor:
-    """What the loops of a run share, once everything is open."""
+    """What the loops of a run share, once everything is open. `agent`: that of the settings, made once."""
 
     settings: RCSettings
+    agent: AgentChoice
     journal: ActorJournal
     backend: StreamBackend
     work: GroupWork
@@ -103,8 +104,8 @@ class Actor:
             await loop.run(self._groups(tasks, identity, version, is_test=topics == TEST))
 
     def _num_workers(self) -> int:
-        places = self.settings.actor.llm_max_rollouts * len(split_urls(self.settings.me.llm_urls))
-        return max(self.settings.actor.rollout_workers, math.ceil(places / self.settings.group_size))
+        settings = self.settings
+        return max(settings.actor.rollout_workers, math.ceil(settings.num_places / settings.group_size))
 
     def _take_over(self, topic: str) -> None:
         """Note the groups that lie in the stream, and that a killed process could not note any more."""
@@ -127,7 +128,6 @@ class Actor:
     def _prompt(self, task: CollectTask, identity: str, version: str, *, is_test: bool) -> PromptSubmitted:
         settings, prompt_id = self.settings, "/".join(filter(None, (identity, version, str(task.number))))
         group, metadata = group_id(f"{_RUN}-{self.journal.token}", prompt_id, 0), dict(task.metadata)
-        summarizer = SUMMARIZER if settings.summarization_model_path else ""
         return PromptSubmitted(
             prompt_id=prompt_id,
             group_id=group,
@@ -137,7 +137,7 @@ class Actor:
             reference_answer=task.reference_answer,
             sampling=settings.sampling(is_test=is_test),
             group_size=settings.group_size,
-            agent=_known(settings.agent(summarizer)),
+            agent=self.agent,
             metadata=metadata,
             source=PromptSource(dataset=metadata.get("dataset_name", identity), row=task.number),
             producer=_RUN,
@@ -255,10 +255,11 @@ async def _open_and_run(settings: RCSettings, journal: ActorJournal) -> None:
         bounds = SampleBounds(deadline_seconds=_LONGEST_CALL_SECONDS, max_tries=1)
         agents = Agents(makers={"reasoning_cache": maker_with_policies(settings)})
         runner = SampleRunner(engine, identity=identity_of(engine, _RUN), bounds=bounds, agents=agents, others=others)
-        places = settings.actor.llm_max_rollouts * len(split_urls(settings.me.llm_urls))
-        work = GroupWork(settings, runner, journal, pool, asyncio.Semaphore(places))
+        in_flight = asyncio.Semaphore(settings.num_places)
+        work = GroupWork(settings, settings.actor.cycles(), runner, journal, pool, in_flight)
+        agent = _known(settings.agent(SUMMARIZER if settings.summarization_model_path else ""))
         clock = EvaluationClock(settings.eval_every_n_versions, int(journal.fact("evaluated") or 0))
-        await Actor(settings, journal, _backend(settings), work, clock).run()
+        await Actor(settings, agent, journal, _backend(settings), work, clock).run()
 
 
 def _backend(settings: RCSettings) -> StreamBackend:

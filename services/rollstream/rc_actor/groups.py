@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from rollstream.agents.problem_state import CycleOptions
 from rollstream.agents.samples import SampleRunner
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.environments.pool.verdicts import ScoringSample, Verdict
@@ -37,9 +38,13 @@ class ProblemGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupWork:
-    """What all groups have in common. `in_flight` bounds the samples that run side by side."""
+    """What all groups have in common. `in_flight` bounds the samples that run side by side.
+
+    `options`: those of the settings, read once, since a template may lie in a file.
+    """
 
     settings: RCSettings
+    options: CycleOptions
     runner: SampleRunner
     journal: ActorJournal
     pool: ScoringPool
@@ -61,11 +66,10 @@ class GroupWork:
         """The texts of a complete group, in the order of its samples and turns."""
         rollouts = [group.rollouts[index] for index in range(group.prompt.group_size)]
         scorings = await self._scored(rollouts)
-        options, attempts = self.settings.actor.cycles(), self.settings.attempts
         return [
             text
             for rollout, scoring in zip(rollouts, scorings, strict=True)
-            for text in texts_of(rollout, scoring, options, attempts=attempts)
+            for text in texts_of(rollout, scoring, self.options, attempts=self.settings.attempts)
         ]
 
     async def _sample(self, group: ProblemGroup, index: int) -> None:

@@ -300,6 +300,11 @@ class RCSettings(CommandOptions):
         """Samples of one problem, which share a group_id."""
         return self.attempts * self.actor.num_samples_per_problem
 
+    @property
+    def num_places(self) -> int:
+        """Most rollouts in flight at all addresses of the model together."""
+        return self.actor.llm_max_rollouts * len(split_urls(self.me.llm_urls))
+
     def sampling(self, *, is_test: bool = False) -> Sampling:
         """How reasoning is sampled."""
         llm = self.test_llm if is_test and self.test_llm is not None else self.llm
