@@ -14,7 +14,7 @@ SERVICES: Final = "services/rollstream"
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 1_650,  # a session: turns, tools, what a kill leaves; cycles, 380 of them
+    "services/rollstream/agents": 1_660,  # a session: turns, tools, what a kill leaves; cycles, 390 of them
     "services/rollstream/archive": 1_700,  # the options of its two commands too, which were in cli; whole records
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
     "services/rollstream/cli": 2_750,  # `train`, `evaluate` that follows, NeMo Gym's and the Reasoning Cache's commands
@@ -27,7 +27,7 @@ ROOMS: Final = {
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_600,  # SQLite, which was in offline; settings of tools; YAML and Hydra's words
+    "services/rollstream/process": 3_650,  # SQLite; tools' settings; YAML and Hydra's words; signals while a client waits
     "services/rollstream/rc_actor": 3_150,  # the Reasoning Cache actor: keys 700, streams 800, the loop 650
     "services/rollstream/rows": 1_700,  # streams of groups too
     "services/rollstream/scorer": 1_050,

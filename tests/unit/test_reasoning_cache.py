@@ -252,7 +252,7 @@ def test_another_model_writes_summaries_that_have_no_tokens_and_never_train(tmp_
 REFUSED = {
     "rounds": ("3", "'rounds' is no option of it"),
     "num_reasoning_steps": ("65", "num_reasoning_steps '65' must be from 1 to 64"),
-    "use_think_tags": ("yes", "use_think_tags 'yes' must be false or true"),
+    "use_think_tags": ("yes", "use_think_tags 'yes' must be true or false"),
     "summarization_style": ("short", "must be summ or sequential"),
     "reasoning_prompt_style": ("chat", "must be structured or completion"),
     "summary_top_p": ("0", "summary_top_p '0' must be from 0 to 1, above 0"),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rollstream.agents.problem_state import CycleOptions, InferenceProblemState
 from rollstream.agents.session import Session
-from rollstream.agents.tools import number_from
+from rollstream.agents.tools import number_from, truth_from
 from rollstream.agents.turns import Form
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
@@ -24,8 +24,6 @@ StepPolicy = Callable[[Session, InferenceProblemState], Awaitable[Turn]]
 
 MAX_CYCLES: Final = 64
 _CHOICES: Final = {
-    "use_think_tags": ("false", "true"),
-    "trains_summaries": ("false", "true"),
     "reasoning_prompt_style": ("structured", "completion"),
     "summarization_style": ("summ", "sequential"),
 }
@@ -45,7 +43,7 @@ class ReasoningCache:
     """
 
     def __init__(self, **options: str) -> None:
-        known = {*_OF_PROMPTS, *_CHOICES, "num_reasoning_steps", "max_reasoning_tokens", "max_summary_tokens"}
+        known = {*_OF_PROMPTS, "num_reasoning_steps", "max_reasoning_tokens", "max_summary_tokens", "trains_summaries"}
         known |= {"summarizer", "summary_temperature", "summary_top_p", "summary_top_k"}
         if unknown := sorted(options.keys() - known):
             raise _refused(f"{unknown[0][:100]!r} is no option of it: {', '.join(sorted(known))}")
@@ -57,7 +55,7 @@ class ReasoningCache:
         self.options = _cycle_options(options)
         """How prompts are made, for whoever makes the state of a recorded sample again."""
         self.policies: Mapping[str, StepPolicy] = {}
-        self._trains_summaries = options.get("trains_summaries") == "true"
+        self._trains_summaries = truth_from("trains_summaries", options.get("trains_summaries", "false"))
         self._summarizer = options.get("summarizer", "")
         self._reasoning = _changes(options, max_tokens="max_reasoning_tokens")
         self._summary = _changes(
@@ -119,7 +117,7 @@ def problem_of(prompt: PromptSubmitted) -> tuple[str, tuple[Message, ...]]:
 
 def _cycle_options(options: dict[str, str]) -> CycleOptions:
     given: dict[str, Any] = {name: options[name] for name in _OF_PROMPTS if name in options}
-    given["use_think_tags"] = options.get("use_think_tags") == "true"
+    given["use_think_tags"] = truth_from("use_think_tags", options.get("use_think_tags", "false"))
     try:
         return CycleOptions(**given)
     except ConfigurationError as error:

@@ -2,6 +2,7 @@
 
 from rollstream.agents.problem_state import THINK
 from rollstream.agents.session import Session
+from rollstream.agents.tools import truth_from
 from rollstream.agents.turns import Form
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.failure import FailureCode
@@ -14,10 +15,8 @@ class SingleTurn:
     """
 
     def __init__(self, use_think_tags: str = "false", is_text: str = "false") -> None:
-        for name, text in (("use_think_tags", use_think_tags), ("is_text", is_text)):
-            if text not in ("true", "false"):
-                raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"{name} {text[:20]!r} must be true or false")
-        self._form = Form(opening=THINK if use_think_tags == "true" else "", is_text=is_text == "true")
+        has_tag = truth_from("use_think_tags", use_think_tags)
+        self._form = Form(opening=THINK if has_tag else "", is_text=truth_from("is_text", is_text))
 
     async def run(self, session: Session) -> None:
         """Ask the model once."""

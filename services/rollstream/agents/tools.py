@@ -15,10 +15,8 @@ class ToolAgent:
     def __init__(self, tools: str, max_steps: str = "8", parallel: str = "false", max_context: str = "") -> None:
         self.max_turns = number_from("max_steps", max_steps, MAX_TURNS)
         self._max_context = number_from("max_context", max_context, 2**31) if max_context else None
-        if parallel not in ("true", "false"):
-            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"parallel {parallel[:20]!r} must be true or false")
         self.tool_set = tools
-        self._in_parallel = parallel == "true"
+        self._in_parallel = truth_from("parallel", parallel)
 
     async def run(self, session: Session) -> None:
         """As many turns as it takes; a sample that would call a tool beyond its bounds is cut off."""
@@ -38,3 +36,10 @@ def number_from(name: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdecimal()) or len(text) > 10 or not 1 <= int(text) <= most:
         raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"{name} {text[:20]!r} must be from 1 to {most}")
     return int(text)
+
+
+def truth_from(name: str, text: str) -> bool:
+    """An option's `true` or `false`; raises `FailedSampleError`."""
+    if text not in ("true", "false"):
+        raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"{name} {text[:20]!r} must be true or false")
+    return text == "true"
