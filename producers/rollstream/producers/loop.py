@@ -11,7 +11,8 @@ Unblocked  by the trainer, which closes every group, trained on or dropped.
 What happens when …
   … this process is killed: it keeps nothing on disk. The next one goes on from the newest record on `producers`. It
     reads what came after it on `prompts` and `ledger`, and submits those prompts of the last batch that are missing.
-  … it is asked to stop: it waits until Kafka has confirmed the current batch, then it ends.
+  … it is asked to stop: it waits until Kafka has confirmed the current batch, for 10 s at most, then it ends. What was
+    not confirmed by then the next process finds out, as after a kill.
   … another process starts under its name: this one ends with exit code 75. A producer of another name that has the
     same source already: this one refuses to start (`claims.py`).
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
@@ -49,7 +50,7 @@ from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
-from rollstream.process.stop import Stop
+from rollstream.process.stop import Stop, ending_within
 from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
@@ -317,20 +318,24 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     try:
-        Run(settings).require_topics(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER)
-        with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
-            if settings.source == "feedback":
-                # Imported here: other producers export none of its metrics, by which alerts know that there is one.
-                from rollstream.producers.feedback.loop import run_feedback
-
-                run_feedback(settings, stop, health=health, tracing=tracing)
-                return
-            if settings.source == "states":
-                from rollstream.producers.states.loop import run_states
-
-                run_states(settings, stop, health=health, tracing=tracing)
-                return
-            with opened_source(settings) as source:
-                Producer(settings, source, sampling=sampling_of(settings), health=health, tracing=tracing).run(stop)
+        with ending_within(stop):
+            Run(settings).require_topics(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER)
+            with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
+                _run_source(settings, stop, health, tracing)
     finally:
         health.close()
+
+
+def _run_source(settings: ProducerSettings, stop: Stop, health: Health, tracing: Tracing) -> None:
+    if settings.source == "feedback":
+        # Imported here: other producers export none of its metrics, by which alerts know that there is one.
+        from rollstream.producers.feedback.loop import run_feedback
+
+        run_feedback(settings, stop, health=health, tracing=tracing)
+    elif settings.source == "states":
+        from rollstream.producers.states.loop import run_states
+
+        run_states(settings, stop, health=health, tracing=tracing)
+    else:
+        with opened_source(settings) as source:
+            Producer(settings, source, sampling=sampling_of(settings), health=health, tracing=tracing).run(stop)

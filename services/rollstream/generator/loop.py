@@ -98,7 +98,6 @@ _LOG = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
-_START_ENDS_SECONDS = 10.0
 _TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS), (SERVE_PROMPTS, SERVE_ROLLOUTS))
 """Which topic prompts come from, and which topic their samples go to."""
 _NEEDED = (
@@ -135,12 +134,12 @@ async def _run_with_engine(
     settings: GeneratorSettings, tools: Mapping[str, ToolSet], health: Health, stop: Stop
 ) -> None:
     engine = build_engine(settings.engine, settings.reserve)
-    with ending_within(stop, _START_ENDS_SECONDS):
+    with ending_within(stop):
         # A placeholder: the newest published version is loaded before the first prompt.
         await engine.start(weight_version=0)
     try:
         async with AsyncExitStack() as stack:
-            with ending_within(stop, _START_ENDS_SECONDS):
+            with ending_within(stop):
                 others = await stack.enter_async_context(other_engines(settings.engines))
             # Only now: exporting has a thread, and the engine may have forked.
             tracing = stack.enter_context(tracing_of(settings.tracing, stage="generator", run=settings.run))
@@ -178,7 +177,7 @@ async def run_on(parts: GeneratorParts, health: Health, stop: Stop) -> None:
         watcher = await asyncio.to_thread(_watcher, parts, publisher)
         try:
             if parts.current.version is None:
-                with ending_within(stop, _START_ENDS_SECONDS):
+                with ending_within(stop):
                     await first_to_end(watcher.load_first(), stop.asked())
             if not stop.is_asked:
                 await _run_with(watcher, parts, publisher, health, stop)

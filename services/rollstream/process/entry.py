@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import os
 import signal
+import socket
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, NoReturn
@@ -56,3 +59,20 @@ def ask_on_signal(stop: Stop) -> None:
 
     signal.signal(signal.SIGTERM, ask)
     signal.signal(signal.SIGINT, ask)
+    _ask_while_blocked(stop)
+
+
+def _ask_while_blocked(stop: Stop) -> None:
+    """Ask `stop` also while the main thread, in which handlers run, waits in a client's own code, e.g. Kafka's."""
+    wakes, told = socket.socketpair()
+    told.setblocking(False)
+
+    def watch() -> None:
+        while not stop.is_asked:
+            if wakes.recv(1)[0] in (signal.SIGTERM, signal.SIGINT):
+                stop.ask()
+
+    signal.set_wakeup_fd(told.detach(), warn_on_full_buffer=False)
+    # A forked process would tell this one of its own signals.
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+    threading.Thread(target=watch, name="signals", daemon=True).start()

@@ -14,6 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 # A signal handler may interrupt any code, so it only sets a flag; coroutines look at it.
 _LOOK_EVERY_SECONDS: Final = 0.05
+_ENDS_SECONDS: Final = 10.0
 
 
 class Stop:
@@ -44,11 +45,11 @@ class Stop:
 
 
 @contextmanager
-def ending_within(stop: Stop, seconds: float) -> Iterator[None]:
+def ending_within(stop: Stop, seconds: float = _ENDS_SECONDS) -> Iterator[None]:
     """End the process `seconds` after `stop` was asked, with exit code 0, if the block has not ended by then.
 
-    For a start that blocks the event loop and can't be told to end. Nothing may be lost by it: no work was taken yet.
-    Child processes are killed.
+    For what blocks and can't be told to end, e.g. a question that no broker answers. Nothing may be lost by it: no work
+    was taken yet, or a kill would lose nothing either. Child processes are killed.
     """
     has_ended = threading.Event()
 
@@ -57,7 +58,7 @@ def ending_within(stop: Stop, seconds: float) -> Iterator[None]:
             if has_ended.wait(_LOOK_EVERY_SECONDS):
                 return
         if not has_ended.wait(seconds):
-            _LOG.info("the start has not ended %g s after the request to stop: the process ends now", seconds)
+            _LOG.info("this has not ended %g s after the request to stop: the process ends now", seconds)
             logging.shutdown()
             for child in multiprocessing.active_children():
                 child.kill()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.run import Run
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from rollstream.training.learning.learner import Learner
 
 _LOG = logging.getLogger(__name__)
-# Imports, models and brokers that are away can't be told to end.
-_START_ENDS_SECONDS: Final = 10.0
 
 
 def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
@@ -74,7 +72,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
         if _is_told_to_end(stop):
             return
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
-        with ending_within(stop, _START_ENDS_SECONDS):
+        with ending_within(stop):
             learner = _load_learner(settings)
         hide_loaded_objects()
         with tracing_of(settings.tracing, stage="trainer", run=settings.run) as tracing:
@@ -117,7 +115,7 @@ def train(
     if _is_told_to_end(stop):
         return
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
-    with ending_within(stop, _START_ENDS_SECONDS):
+    with ending_within(stop):
         # Before the ledger is read: from here on nobody else can append, a predecessor's open transaction is aborted.
         publisher.init()
         crash_point("taken_over")
