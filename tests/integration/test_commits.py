@@ -242,6 +242,8 @@ def test_a_ledger_that_is_deleted_or_another_one_than_was_read_gets_no_entry(fre
     topic = fresh.run.topic(LEDGER)
     with admin_client(fresh.run.kafka) as client:
         client.delete_topics([topic])[topic].result(20)
+        # The controller has answered: the broker hears of it a moment later.
+        wait_until(lambda: topic not in client.list_topics(timeout=5.0).topics, "the broker to know of it")
     # Else its entry would wait, and lie in the ledger that comes in its place.
     with pytest.raises(TopicChangedError, match="was deleted while it was read"):
         a_step(commits)
