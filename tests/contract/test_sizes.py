@@ -27,7 +27,7 @@ ROOMS: Final = {
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_650,  # SQLite; tools' settings; YAML and Hydra's words; signals while a client waits
+    "services/rollstream/process": 3_650,  # SQLite; tools' settings; YAML, Hydra's words; signals while a client waits
     "services/rollstream/rc_actor": 3_150,  # the Reasoning Cache actor: keys 700, streams 800, the loop 650
     "services/rollstream/rows": 1_700,  # streams of groups too
     "services/rollstream/scorer": 1_050,
