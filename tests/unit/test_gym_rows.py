@@ -386,3 +386,9 @@ def test_a_head_server_that_gives_no_configuration_is_named_with_its_address(tmp
     with gym_server(config=config) as server, pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1"):
         GymRun(tmp_path, server, [a_gym_row()]).run()
     assert server.asked == []
+
+
+def test_a_server_that_the_head_server_places_on_another_machine_is_not_asked(tmp_path: Path) -> None:
+    place = f"{AGENT}: {{responses_api_agents: {{a: {{host: 169.254.169.254, port: 80}}}}}}"
+    with gym_server(config=place) as server, pytest.raises(ConfigurationError, match=r"name it with \+agent_url"):
+        GymRun(tmp_path, server, [a_gym_row()]).run()

@@ -7,13 +7,14 @@ import pytest
 import yaml
 from aiohttp import web
 
+from rollstream.gym.addresses import may_be_asked
 from rollstream.gym.options import HeadServer
 from rollstream.gym.servers.config import merged, without_secrets
 from rollstream.gym.servers.entry import agent_app
 from rollstream.gym.servers.options import StatusOptions, run_options
 from rollstream.gym.servers.plan import planned
 from rollstream.gym.servers.settings import AgentSettings, ResourcesSettings
-from rollstream.gym.servers.status import may_be_asked, show_status
+from rollstream.gym.servers.status import show_status
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.gym_stack import COUNTER, MULTI_STEP, OPENAI_MODEL, placed
 from tests.harness.threads import application
@@ -85,6 +86,15 @@ def test_what_is_shown_hides_keys_and_keeps_the_rest() -> None:
     assert "planted-key" not in text
     assert shown["policy_model"]["responses_api_models"]["openai_model"]["openai_api_key"] == "***"
     assert shown["policy_model_name"] == "tiny"
+
+
+def test_a_secret_is_hidden_in_other_settings_and_in_addresses_too() -> None:
+    config = {"a": {"api_key": "planted-key", "say": "use planted-key, not [planted-key]", "most": 3}}
+    config["b"] = {"url": "http://me:planted-password@host:1/v1?planted=query", "say": "plain: a question?"}
+    assert without_secrets(config) == {
+        "a": {"api_key": "***", "say": "use ***, not [***]", "most": 3},
+        "b": {"url": "http://***@host:1/v1?***", "say": "plain: a question?"},
+    }
 
 
 @pytest.mark.parametrize(
@@ -209,7 +219,7 @@ async def test_the_longest_deadlines_that_a_server_takes_are_those_of_its_tools(
         ("None", False),
     ],
 )
-def test_only_this_machine_and_the_head_servers_are_asked_how_they_are(url: str, may: bool) -> None:
+def test_only_this_machine_and_the_head_servers_are_asked(url: str, may: bool) -> None:
     assert may_be_asked(url, "head.cluster") is may
 
 

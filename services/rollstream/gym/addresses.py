@@ -1,10 +1,15 @@
-"""Where the servers of agents listen: the head server of `ng_run` knows, or the command line says it."""
+"""Where the servers of agents listen: the head server of `ng_run` knows, or the command line says it.
+
+Whoever listens on the head server's port may name any address. So only this machine and the head server's are asked.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
 
 from rollstream.engines.http.replies import Reply
 from rollstream.gym.options import HeadServer
+from rollstream.http.keys import is_loopback
 from rollstream.schemas.errors import ConfigurationError
 
 CONFIG_ROUTE: Final = "/global_config_dict_yaml"
@@ -38,7 +43,7 @@ class HeadAddresses:
         """Those of `kind`. Raises `ConfigurationError` if it is no configuration."""
         from yaml import YAMLError, safe_load
 
-        self._head = f"http://{head.host}:{head.port}"
+        self._host, self._head = head.host, f"http://{head.host}:{head.port}"
         text = reply.body if reply.is_ok else None
         try:
             found = safe_load(text) if isinstance(text, str) else None
@@ -58,7 +63,23 @@ class HeadAddresses:
         if name not in self._servers:
             known = ", ".join(sorted(self._servers)[:_SHOWN]) or "none"
             raise ConfigurationError(f"{self._head} runs no {self._kind} {name!r}; it runs {known}: correct the name")
-        return _url(_place(self._servers[name]), f"{name!r} of {self._head}")
+        url = _url(_place(self._servers[name]), f"{name!r} of {self._head}")
+        if not may_be_asked(url, self._host):
+            raise ConfigurationError(
+                f"{self._head} says that {name!r} listens at {url[:200]}: only this machine and the head server's are "
+                "asked; if it is right, name it with +agent_url (+resources_server_url) =http://HOST:PORT"
+            )
+        return url
+
+
+def may_be_asked(url: str, head_host: str) -> bool:
+    """Whether the address is one of this machine, or of the head server's, which the command line names."""
+    try:
+        found = urlsplit(url)
+        host = found.hostname or ""
+    except ValueError:
+        return False
+    return found.scheme == "http" and (is_loopback(host) or host == head_host)
 
 
 def url_of(config: Mapping[str, Any], kind: str, name: str) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollstream.gym.packaged_files import packaged_or_own
-from rollstream.process.masking import may_name_a_secret
+from rollstream.process.masking import may_name_a_secret, without_values
 from rollstream.process.settings.overrides import overridden
 from rollstream.process.settings.yaml_file import read_yaml
+from rollstream.schemas.addresses import may_hold_a_password, without_credentials
 from rollstream.schemas.errors import ConfigurationError
 
 ENV_FILE: Final = "env.yaml"
@@ -47,13 +48,22 @@ def merged(words: Sequence[str]) -> dict[str, Any]:
     return overridden(others, list(map(str, base)), {str(name): value for name, value in base.items()})
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
-    """The same, with stars for what a name says is a secret."""
-    if isinstance(value, Mapping):
-        return {key: without_secrets(one, str(key)) for key, one in value.items()}
-    if isinstance(value, list):
-        return [without_secrets(one, name) for one in value]
-    return _HIDDEN if value and may_name_a_secret(name) else value
+def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, with stars for what a name says is a secret, in another setting too, and in URLs."""
+    hidden = set(secrets_of(config))
+
+    def shown(value: Any, name: str) -> Any:
+        if isinstance(value, Mapping):
+            return {key: shown(one, str(key)) for key, one in value.items()}
+        if isinstance(value, list):
+            return [shown(one, name) for one in value]
+        if value and may_name_a_secret(name):
+            return _HIDDEN
+        if not isinstance(value, str):
+            return value
+        return without_values(hidden, without_credentials(value) if may_hold_a_password(value) else value)
+
+    return {key: shown(one, key) for key, one in config.items()}
 
 
 def secrets_of(value: Any, name: str = "") -> Iterator[str]:
@@ -64,5 +74,5 @@ def secrets_of(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for one in value:
             yield from secrets_of(one, name)
-    elif isinstance(value, str) and may_name_a_secret(name):
+    elif isinstance(value, str) and value and may_name_a_secret(name):
         yield value

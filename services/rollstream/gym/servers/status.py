@@ -6,14 +6,13 @@ Whoever listens on the head server's port may name any address. So only this mac
 import asyncio
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
+from rollstream.gym.addresses import may_be_asked
 from rollstream.gym.options import HeadServer
 from rollstream.gym.servers.calls import JsonCalls
 from rollstream.gym.servers.head import INSTANCES_ROUTE
 from rollstream.gym.servers.options import StatusOptions
 from rollstream.gym.servers.running import is_answering
-from rollstream.http.keys import is_loopback
 from rollstream.process.terminal import Say
 from rollstream.schemas.errors import EngineDeadError, EngineError
 
@@ -41,16 +40,6 @@ async def _show(server: HeadServer, say: Say) -> bool:
         say(_line(one, is_healthy) if may else f"{_line(one, is_healthy)}; not asked: it is on another machine")
     say(f"{len(servers)} servers found ({sum(healthy)} healthy, {len(servers) - sum(healthy)} unhealthy)")
     return bool(servers) and all(healthy)
-
-
-def may_be_asked(url: str, head_host: str) -> bool:
-    """Whether the address is one of this machine, or of the head server's, which the command line names."""
-    try:
-        found = urlsplit(url)
-        host = found.hostname or ""
-    except ValueError:
-        return False
-    return found.scheme == "http" and (is_loopback(host) or host == head_host)
 
 
 def _line(one: Mapping[str, Any], is_healthy: bool) -> str:
