@@ -14,7 +14,7 @@ SERVICES: Final = "services/rollstream"
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 1_660,  # a session: turns, tools, what a kill leaves; cycles, 390 of them
+    "services/rollstream/agents": 1_670,  # a session: turns, tools, what a kill leaves; cycles, 400 of them
     "services/rollstream/archive": 1_700,  # the options of its two commands too, which were in cli; whole records
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; what follows a commit
     "services/rollstream/cli": 2_750,  # `train`, `evaluate` that follows, NeMo Gym's and the Reasoning Cache's commands

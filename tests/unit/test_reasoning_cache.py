@@ -10,11 +10,12 @@ import pytest
 
 from rollstream.agents.journal import SampleJournal, earlier_of
 from rollstream.agents.problem_state import MAX_TEMPLATE_BYTES, CycleOptions, InferenceProblemState, state_of
+from rollstream.agents.reasoning_cache import ReasoningCache
 from rollstream.agents.samples import SampleBounds, SampleRunner
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
-from rollstream.schemas.errors import ConfigurationError, EngineError
+from rollstream.schemas.errors import ConfigurationError, EngineError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.progress import TurnProgress
@@ -274,6 +275,11 @@ def test_an_option_that_does_not_fit_fails_the_sample_and_says_why(tmp_path: Pat
     assert why in found.failure.message
 
 
+def test_an_option_of_a_record_may_be_named_as_an_argument_of_python_s() -> None:
+    with pytest.raises(FailedSampleError, match="'self' is no option of it"):
+        ReasoningCache(**{"self": "3"})
+
+
 @pytest.mark.parametrize(
     ("template", "why"),
     [
@@ -283,6 +289,7 @@ def test_an_option_that_does_not_fit_fails_the_sample_and_says_why(tmp_path: Pat
         ("{problem!r} {curr_summary}", "has {problem:}"),
         ("{problem} {curr_summary} {", "a brace is written twice"),
         ("{problem} {curr_summary} {}", "has {}"),
+        ("{problem}" * 5 + "{curr_summary}", "has {problem} 5 times, the bound is 4"),
         ("{problem} {curr_summary}" + "x" * MAX_TEMPLATE_BYTES, f"the bound is {MAX_TEMPLATE_BYTES}"),
     ],
 )

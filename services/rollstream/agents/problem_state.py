@@ -4,6 +4,7 @@ The state depends on the recorded turns alone (`state_of`), so a sample that goe
 one. From the Reasoning Cache actor of a fork of PipelineRL (ars22/pipeline-rl, `docs/online_rc_rollouts.md`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,8 @@ from rollstream.schemas.rollout import REASONING, SUMMARIZATION, Turn
 THINK: Final = "<think>"
 _THOUGHT: Final = "</think>"
 MAX_TEMPLATE_BYTES: Final = 2**16
+_MAX_USES: Final = 4
+"""How often a template may have a variable: a record chooses both, and a long problem would fill the memory."""
 
 ReasoningPromptStyle = Literal["structured", "completion"]
 SummarizationStyle = Literal["summ", "sequential"]
@@ -46,7 +49,8 @@ class CycleOptions:
     A template names its variables in braces; `{{` and `}}` are braces. `structured`: the reasoning prompt is a message;
     `completion`: it is plain text, which the model goes on with, and the summary follows it if it does not name it.
     `summ`: a summary takes the place of the one before; `sequential`: it follows that one.
-    Raises `ConfigurationError` for a template with another variable than its own, without one of them, or too long.
+    Raises `ConfigurationError` for a template with another variable than its own, without one of them, with one more
+    than four times, or too long.
     """
 
     reasoning_prompt_template: str = REASONING_PROMPT
@@ -150,10 +154,15 @@ def _check(name: str, template: str, variables: set[str], may_lack: set[str]) ->
         pieces = list(Formatter().parse(template))
     except ValueError as error:
         raise ConfigurationError(f"{name}: {error}; its variables are {known}, and a brace is written twice") from error
-    found = {variable for _, variable, _, _ in pieces if variable is not None}
-    odd = sorted(f"{{{one[:100]}}}" for one in found - variables)
+    found = Counter(variable for _, variable, _, _ in pieces if variable is not None)
+    odd = sorted(f"{{{one[:100]}}}" for one in found.keys() - variables)
     odd += [f"{{{one[:100]}:{form}}}" for _, one, form, how in pieces if one is not None and (form or how)]
     if odd:
         raise ConfigurationError(f"{name} has {odd[0]}: its variables are {known}, and a brace is written twice")
-    if missing := sorted(variables - may_lack - found):
+    if missing := sorted(variables - may_lack - found.keys()):
         raise ConfigurationError(f"{name} lacks {{{missing[0]}}}: its variables are {known}")
+    variable, count = found.most_common(1)[0]
+    if count > _MAX_USES:
+        raise ConfigurationError(
+            f"{name} has {{{variable}}} {count} times, the bound is {_MAX_USES}: use it less often"
+        )

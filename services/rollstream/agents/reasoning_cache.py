@@ -42,7 +42,8 @@ class ReasoningCache:
     `policies`: by turn type what takes the step instead, for whoever makes the agent.
     """
 
-    def __init__(self, **options: str) -> None:
+    # A record's option may have any name, `self` too.
+    def __init__(self, /, **options: str) -> None:
         known = {*_OF_PROMPTS, "num_reasoning_steps", "max_reasoning_tokens", "max_summary_tokens", "trains_summaries"}
         known |= {"summarizer", "summary_temperature", "summary_top_p", "summary_top_k"}
         if unknown := sorted(options.keys() - known):
