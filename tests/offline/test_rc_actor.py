@@ -164,6 +164,18 @@ def test_many_groups_that_nothing_comes_of_fail_and_do_not_keep_the_actor_from_i
     assert (code, said[0]) == (0, "rc_actor: 15 groups are published, 15 have failed")
 
 
+def test_groups_that_wait_are_tried_before_new_ones_once_they_are_too_many_to_keep(
+    server: FakeOpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollstream.rc_actor.loop._MOST_WAITING", 3)
+    server.drops = lambda body: any(f"problem-{row}." in str(body) for row in range(3))
+    code, said = ended(words(tmp_path, server, rows=60, **{"actor.max_retries": 0, "actor.problem_queue_size": 1}))
+    assert (code, said[0]) == (0, "rc_actor: 57 groups are published, 3 have failed")
+    rows = [next(row for row in range(60) if f"problem-{row}." in str(one.body)) for one in server.asked]
+    again = next(place for place, row in enumerate(rows) if row < 3 and row in rows[:place])
+    assert again < rows.index(59)
+
+
 def test_where_nothing_comes_of_any_group_the_actor_ends_and_goes_on_later(server: FakeOpenAI, tmp_path: Path) -> None:
     server.planned.extend([Planned(status=500)] * 1000)
     given = words(tmp_path, server, rows=130, **{"actor.max_retries": 0})

@@ -5,8 +5,8 @@ Produces   lines of `rc_actor`, or of `rc_actor_test`, a group each; figures on 
 Waits for  room at the model's servers; room in the queue of results.
 Unblocked  by the servers' answers, and by the stream that takes a line.
 
-A group waits behind the others for another try while its error may pass (`errors.py`). Many groups one after the other
-that nothing came of are the world's fault, and end the actor.
+A group waits behind the others for another try while its error may pass (`errors.py`). Once a thousand wait, they are
+tried before new ones. Many groups one after the other that nothing came of are the world's fault, and end the actor.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from rollstream.schemas.failure import FailureCode
 
 _LOG = logging.getLogger(__name__)
 _IN_VAIN_IN_A_ROW: Final = 100
+_MOST_WAITING: Final = 1000
 
 _Problems = asyncio.Queue[ProblemGroup | None]
 _Results = asyncio.Queue[tuple[ProblemGroup, list[TrainingText]]]
@@ -63,10 +64,20 @@ class RCActorLoop:
 
     async def run(self, groups: Iterable[ProblemGroup]) -> None:
         """Work on all of them; raises the error of the world. What is done by then is noted."""
-        await self._round(iter(groups))
+        await self._round(self._in_turn(groups))
         while self._waiting:
-            again, self._waiting = self._waiting, []
-            await self._round(iter(again))
+            await self._round(iter(self._taken()))
+
+    def _in_turn(self, groups: Iterable[ProblemGroup]) -> Iterator[ProblemGroup]:
+        for group in groups:
+            yield group
+            if len(self._waiting) >= _MOST_WAITING:
+                yield from self._taken()
+
+    def _taken(self) -> list[ProblemGroup]:
+        """Those that wait; from now on none does."""
+        again, self._waiting = self._waiting, []
+        return again
 
     async def _round(self, groups: Iterator[ProblemGroup]) -> None:
         actor = self.work.settings.actor
