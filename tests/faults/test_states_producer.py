@@ -14,7 +14,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import AgentChoice
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import PRODUCERS, SERVE_SCORED
+from rollstream.schemas.topics import PRODUCERS, PROMPTS, SERVE_SCORED
 from tests.harness.builders import a_rollout, a_served
 from tests.harness.cycles import a_cycled
 from tests.harness.forking import start_command
@@ -125,3 +125,15 @@ def test_a_mark_that_anybody_wrote_is_no_place_and_costs_nothing(run: Run) -> No
     run.put(PRODUCERS.of(run.name), AvroCodec(PRODUCERS).encode(forged))
     with producing(settings(run, share=4)):
         run.wait_for(STATES)
+
+
+def test_a_number_that_anybody_wrote_moves_its_own_no_further(run: Run) -> None:
+    put(run, a_cycled(1, run.name))
+    with producing(settings(run, share=STATES)):
+        run.wait_for(STATES)
+    forged = run.prompts[0].model_copy(update={"sequence": 2**53, "group_id": "a-stranger-s", "prompt_id": "none"})
+    run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(forged))
+    put(run, a_cycled(2, run.name))
+    with producing(settings(run, share=3 * STATES)):
+        run.wait_for(2 * STATES + 1)
+    assert sorted(prompt.sequence for prompt in run.prompts) == [*range(2 * STATES), 2**53]

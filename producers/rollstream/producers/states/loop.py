@@ -96,13 +96,17 @@ class StatesProducer:
     def _read_prompts(self) -> None:
         """Find what was submitted after the mark: it needs credit until it closes, and no second prompt."""
         start = self._standing.start_in(PROMPTS, self._prompts_offsets)
+        numbers: list[int] = []
         with self._run.reader(PROMPTS, start=start) as reader:
             for message in reader.to_end():
                 prompt = self._run.decoded(PROMPTS, message)
                 if prompt is not None and prompt.source.dataset == self._states.dataset:
                     self._known.add(prompt.group_id)
                     self._standing.credit.submitted(prompt.group_id)
-                    self._sequence = max(self._sequence, prompt.sequence + 1)
+                    numbers.append(prompt.sequence)
+        # Its own have no gaps. Anybody may write there, with any number.
+        bound = self._sequence + len(numbers)
+        self._sequence = max([self._sequence, *(number + 1 for number in numbers if number < bound)])
 
     def _go_on(self, claims_read_to: Mapping[Partition, int], stop: Stop) -> None:
         start = {**self._standing.start_in(LEDGER, {0: self._standing.credit.ledger_offset}), **claims_read_to}
