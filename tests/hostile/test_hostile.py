@@ -17,7 +17,7 @@ from tests.hostile.hostile import Context, Hostile
 from tests.hostile.living import Fed, Living, a_living_loop
 
 EVERY_RECORD_COUNTS = (LEDGER.name, WEIGHTS.name)
-# None of the four stages reads these; progress is read where a partition is got (integration/test_progress.py).
+# None of the four stages reads these; progress is read where a partition is got (faults/test_progress.py).
 UNREAD = (INGEST_PROMPTS.name, FEEDBACK.name, PROGRESS.name, EVAL_PROGRESS.name)
 OTHER_LANES = [topic for topic in ALL_TOPICS if topic.startswith(("eval-", "serve-")) and topic not in UNREAD]
 OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OTHER_LANES, *UNREAD)]
