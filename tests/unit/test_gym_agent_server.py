@@ -263,3 +263,14 @@ async def test_a_row_without_what_it_needs_is_refused(row: dict[str, Any]) -> No
         async with agent(model, tools) as url:
             assert (await ran(url, {"x": 1, **row})).status_code == 400
     assert tools.log == []
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("field", [{"input": 5}, {"input": "hi", "tools": True}])
+@in_a_loop
+async def test_a_field_that_is_no_list_is_named(field: dict[str, Any], chat: bool) -> None:
+    with scripted_model() as model, resources() as tools:
+        async with agent(model, tools, chat=chat) as url:
+            found = await ran(url, {"responses_create_params": field})
+    assert (found.status_code, "it must be a list" in found.text) == (400, True)
+    assert model.asked == []

@@ -19,7 +19,7 @@ from uvicorn._types import ASGI3Application
 
 from rollstream.engines.http.replies import Reply, failed_sample
 from rollstream.gym.names import PARAMS
-from rollstream.gym.servers.answers import application, object_of, refused
+from rollstream.gym.servers.answers import application, items_of, object_of, refused
 from rollstream.gym.servers.calls import JsonCalls
 from rollstream.gym.servers.metrics_route import aggregate
 from rollstream.gym.servers.model import RESPONSES
@@ -75,10 +75,8 @@ class SimpleAgent:
     @asynccontextmanager
     async def _session(self, row: Row, params: Row) -> AsyncIterator[ToolSession]:
         """A session for this rollout alone, within its deadline."""
-        tools = params.get("tools") or []
-        if not isinstance(tools, list):
-            raise refused("`tools` is no list")
-        task = {"tools": [json.dumps(tool) for tool in tools], "metadata": {ROW: json.dumps(row)}}
+        tools = [json.dumps(tool) for tool in items_of(params, "tools")]
+        task = {"tools": tools, "metadata": {ROW: json.dumps(row)}}
         try:
             async with asyncio.timeout(self._run_seconds):
                 session = await self._tools.open(uuid4().hex, 0, task)
@@ -91,8 +89,8 @@ class SimpleAgent:
 
     async def _conversation(self, params: Row, session: ToolSession) -> dict[str, Any]:
         """The last response, with the items and the tokens of all."""
-        given = params.get("input") or []
-        asked: list[Any] = [{"role": "user", "content": given}] if isinstance(given, str) else list(given)
+        given = params.get("input")
+        asked = [{"role": "user", "content": given}] if isinstance(given, str) else items_of(params, "input")
         output: list[Item] = []
         response: dict[str, Any] = {}
         usage: dict[str, Any] | None = None

@@ -46,6 +46,14 @@ def object_of(request: Request) -> dict[str, Any]:
     return found
 
 
+def items_of(asked: Mapping[str, Any], name: str) -> list[Any]:
+    """The list in a field, empty if the field is null or missing. Raises `RefusedRequestError` for anything else."""
+    found = asked.get(name)
+    if not isinstance(found, list | None):
+        raise refused(f"`{name}` is a {type(found).__name__}, it must be a list")
+    return found or []
+
+
 def refused(why: str, status: int = HTTPStatus.BAD_REQUEST, reason: str = "invalid") -> RefusedRequestError:
     """The error of a request that can't be taken."""
     return RefusedRequestError(status, reason, why)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollstream.gym.servers.answers import refused
+from rollstream.gym.servers.answers import items_of, refused
 from rollstream.gym.transcript import prompt_messages
 from rollstream.schemas.errors import EngineError
 
@@ -19,14 +19,16 @@ def chat_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     strange = sorted(name for name, value in asked.items() if value is not None and name not in _KNOWN)
     if strange:
         raise refused(f"vllm_model can't pass on {', '.join(strange)[:500]}: leave it out, or take openai_model")
-    messages = [_said(message) for message in prompt_messages(asked.get("input", []))]
+    given = asked.get("input")
+    items = given if isinstance(given, str) else items_of(asked, "input")
+    messages = [_said(message) for message in prompt_messages(items)]
     if asked.get("instructions"):
         messages.insert(0, {"role": "system", "content": asked["instructions"]})
     chat: dict[str, Any] = {name: asked[name] for name in _SAME if asked.get(name) is not None}
     if asked.get("max_output_tokens") is not None:
         chat["max_completion_tokens"] = asked["max_output_tokens"]
-    if asked.get("tools"):
-        chat["tools"] = [_tool(tool) for tool in asked["tools"]]
+    if tools := items_of(asked, "tools"):
+        chat["tools"] = [_tool(tool) for tool in tools]
         if asked.get("tool_choice") is not None:
             chat["tool_choice"] = _choice(asked["tool_choice"])
     return {**chat, "messages": messages}
