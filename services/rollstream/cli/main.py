@@ -221,11 +221,11 @@ def main() -> None:
 
 def run(command: click.Command, name: str) -> None:
     """Run a command of this project. An error of the project is one line, and decides the exit code."""
-    # The settings may declare code of the user that lies in the directory where the command is called. Python's search
-    # path has that directory with `python -m`, but not in a console script.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
+        # The settings may declare code of the user that lies in the directory where the command is called. Python's
+        # search path has that directory with `python -m`, but not in a console script.
+        if "" not in sys.path and str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
         command(prog_name=name, obj=True)
     except Exception as error:
         from rollstream.process.cause import known_cause
