@@ -30,10 +30,10 @@ _MADE_ANEW: Final[tuple[tuple[str, tuple[Stage, ...]], ...]] = (
     ("rollouts", ("generator", "scorer")),
 )
 _EVERY_RECORD_COUNTS: Final = (LEDGER.name, WEIGHTS.name)
-# How long a broken world is explained: by a broker that was away, by garbage that no repair named yet. While the cluster
-# finds a controller, questions go unanswered, each for 30 s.
+# How long a broken world is explained: by a broker that was away, by garbage that no repair named yet. While the
+# cluster finds a controller, questions go unanswered, each for 30 s.
 _BROKER_SECONDS: Final = 90.0
-# Until every member of a stage has noticed that a topic was made anew, also without a controller, and has started again.
+# Until every member of a stage has noticed that a topic was made anew, without a controller too, and has started again.
 _ANEW_SECONDS: Final = 120.0
 # Between the check of a version's files and the end of its load an engine may read what was damaged since, and ends.
 _LOAD_SECONDS: Final = 30.0
