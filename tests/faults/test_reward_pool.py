@@ -260,7 +260,7 @@ def test_a_scoring_process_gets_no_variable_that_may_be_secret(monkeypatch: pyte
 
 IS_DUMPABLE = """
 import asyncio, ctypes
-from tests.unit.test_reward_pool import a_pool
+from tests.faults.test_reward_pool import a_pool
 
 async def main():
     async with a_pool():
@@ -362,7 +362,7 @@ def test_a_pool_that_cannot_start_all_its_processes_leaves_none_behind() -> None
 def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample(tmp_path: Path) -> None:
     scoring = tmp_path / "scoring"
     program = (
-        f"from tests.unit import test_reward_pool as t; t.scored(t.ordered('hang noted in {scoring}'),"
+        f"from tests.faults import test_reward_pool as t; t.scored(t.ordered('hang noted in {scoring}'),"
         "sample_seconds=60.0, batch_seconds=60.0)"
     )
     parent = start_process([sys.executable, "-c", program])
