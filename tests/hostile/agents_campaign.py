@@ -117,13 +117,16 @@ class Campaign:
         return open_sessions(events(self.tools_log), opened_until=at, closed_until=at + _CLOSED_SECONDS)
 
     def _until_at_work(self, victim: StartedProcess, at: float) -> None:
-        """A process that has nothing in hand loses nothing."""
-        pid = f"{victim.pid} "
+        """A process that has nothing in hand loses nothing: its engine must have sampled since the look before."""
+        pid, seen = f"{victim.pid} ", 0
 
         def is_at_work() -> bool:
+            nonlocal seen
             assert not victim.has_ended, self._said()
             self.feed()
-            return time.monotonic() > at and self.sampled.exists() and pid in self.sampled.read_text()
+            sampled = self.sampled.read_text() if self.sampled.exists() else ""
+            new, seen = sampled[seen:], len(sampled)
+            return time.monotonic() > at and pid in new
 
         wait_until(is_at_work, self._said, self.pace.between_seconds + 60.0, every_seconds=0.25)
 
