@@ -288,6 +288,8 @@ def test_records_of_two_attempts_never_mix(tmp_path: Path) -> None:
     earlier = earlier_of([strange[0], strange[1], turns[0], turns[2], strange[1]])
     assert {record.attempt_id for record in earlier.turns} == {strange[0].attempt_id}
     assert earlier_of([turns[0], strange[1], turns[2]]).turns == (turns[0],)
+    # It began before its successor, and wrote turn 1 when that one had gone on with its own.
+    assert earlier_of([strange[0], turns[0], turns[1], strange[1]]).turns == (turns[0], turns[1])
 
 
 def test_one_short_turn_keeps_nothing(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def earlier_of(records: Iterable[TurnProgress]) -> Earlier:
     for attempt, end in ends.items():
         if end.number and _is_whole(chains.get(attempt, ()), end.number):
             return Earlier(chains[attempt], end, session)
-    return Earlier(max(chains.values(), key=_length, default=()), None, session)
+    # Of two that came as far the later one counts. The other one was thought dead, and may have written once more: the
+    # turn that it was about to call tools with, when its successor had called them with its own.
+    return Earlier(max(reversed(chains.values()), key=len, default=()), None, session)
 
 
 @dataclass(eq=False)
@@ -139,10 +141,6 @@ def _chain(turns: dict[int, TurnProgress]) -> tuple[TurnProgress, ...]:
 
 def _is_whole(chain: Sequence[TurnProgress], length: int) -> bool:
     return len(chain) == length and all(one.kind is ProgressKind.TURN for one in chain)
-
-
-def _length(chain: Sequence[TurnProgress]) -> tuple[int, int]:
-    return len(chain), len(chain[-1].turn.token_ids) if chain and chain[-1].turn is not None else 0
 
 
 def _later_session(known: TurnProgress | None, found: TurnProgress) -> TurnProgress | None:
