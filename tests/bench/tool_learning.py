@@ -31,7 +31,7 @@ _STALLED_SECONDS: Final = 240.0
 @click.command("tool-learning")
 @count_option("--seeds", 3, 1, "Runs, each with a model and tasks of its own.")
 @count_option("--first-seed", 0, 0, "Of these runs the first.")
-@count_option("--steps", 100, 1, "Optimizer steps of a run.")
+@count_option("--steps", 200, 1, "Optimizer steps of a run.")
 @count_option("--groups", 16, 1, "Groups of a step, of 16 samples each.")
 @count_option("--prompts", 256, 1, "Held-out prompts, each answered greedily before and after.")
 def command(seeds: int, first_seed: int, steps: int, groups: int, prompts: int) -> None:
