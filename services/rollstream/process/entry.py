@@ -68,8 +68,9 @@ def _ask_while_blocked(stop: Stop) -> None:
     told.setblocking(False)
 
     def watch() -> None:
-        while not stop.is_asked:
-            if wakes.recv(1)[0] in (signal.SIGTERM, signal.SIGINT):
+        # For ever: a signal that comes later must not find it closed.
+        while number := wakes.recv(1):
+            if number[0] in (signal.SIGTERM, signal.SIGINT):
                 stop.ask()
 
     signal.set_wakeup_fd(told.detach(), warn_on_full_buffer=False)
