@@ -47,13 +47,16 @@ def running(folder: Path) -> Iterator[tuple[StartedProcess, list[psutil.Process]
     words = ["output_dir=out", "model_path=tiny", "world.replicas=2", f"world.first_port={port}"]
     command = started(folder, *words)
 
-    def servers() -> list[psutil.Process]:
+    servers: list[psutil.Process] = []
+
+    def have_begun() -> bool:
         found = psutil.Process(command.pid).children() if not command.has_ended else []
-        return [one for one in found if "vllm.entrypoints.openai.api_server" in " ".join(one.cmdline())]
+        servers[:] = [one for one in found if "vllm.entrypoints.openai.api_server" in " ".join(one.cmdline())]
+        return command.has_ended or len(servers) == 2
 
     try:
-        wait_until(lambda: command.has_ended or len(servers()) == 2, command.said)
-        yield command, servers()
+        wait_until(have_begun, command.said)
+        yield command, servers
     finally:
         command.kill()
 
