@@ -19,7 +19,7 @@ from uvicorn._types import ASGI3Application
 
 from rollstream.engines.http.replies import Reply, failed_sample
 from rollstream.gym.names import PARAMS
-from rollstream.gym.servers.answers import application, items_of, object_of, refused
+from rollstream.gym.servers.answers import application, input_of, items_of, object_of, refused
 from rollstream.gym.servers.calls import JsonCalls
 from rollstream.gym.servers.metrics_route import aggregate
 from rollstream.gym.servers.model import RESPONSES
@@ -89,8 +89,7 @@ class SimpleAgent:
 
     async def _conversation(self, params: Row, session: ToolSession) -> dict[str, Any]:
         """The last response, with the items and the tokens of all."""
-        given = params.get("input")
-        asked = [{"role": "user", "content": given}] if isinstance(given, str) else items_of(params, "input")
+        asked = input_of(params)
         output: list[Item] = []
         response: dict[str, Any] = {}
         usage: dict[str, Any] | None = None

@@ -54,6 +54,12 @@ def items_of(asked: Mapping[str, Any], name: str) -> list[Any]:
     return found or []
 
 
+def input_of(asked: Mapping[str, Any]) -> list[Any]:
+    """The items of `input`; a text is a message of the user."""
+    given = asked.get("input")
+    return [{"role": "user", "content": given}] if isinstance(given, str) else items_of(asked, "input")
+
+
 def refused(why: str, status: int = HTTPStatus.BAD_REQUEST, reason: str = "invalid") -> RefusedRequestError:
     """The error of a request that can't be taken."""
     return RefusedRequestError(status, reason, why)

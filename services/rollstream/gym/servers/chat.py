@@ -4,8 +4,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollstream.gym.servers.answers import items_of, refused
-from rollstream.gym.transcript import prompt_messages
+from rollstream.gym.servers.answers import input_of, items_of, refused
+from rollstream.gym.transcript import messages_of
 from rollstream.schemas.errors import EngineError
 
 _SAME: Final = ("temperature", "top_p", "seed", "parallel_tool_calls")
@@ -19,9 +19,7 @@ def chat_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     strange = sorted(name for name, value in asked.items() if value is not None and name not in _KNOWN)
     if strange:
         raise refused(f"vllm_model can't pass on {', '.join(strange)[:500]}: leave it out, or take openai_model")
-    given = asked.get("input")
-    items = given if isinstance(given, str) else items_of(asked, "input")
-    messages = [_said(message) for message in prompt_messages(items)]
+    messages = [_said(message) for message in messages_of(input_of(asked))]
     if asked.get("instructions"):
         messages.insert(0, {"role": "system", "content": asked["instructions"]})
     chat: dict[str, Any] = {name: asked[name] for name in _SAME if asked.get(name) is not None}
