@@ -3,7 +3,7 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
@@ -177,9 +177,11 @@ class Campaign:
         self.world.make_anew("scored")
         self._until(lambda: fleet.ends[_REFUSED] > before, _REFUSED_SECONDS, "the trainer to refuse another `scored`")
         # A trainer that took over meanwhile may have begun again at its checkpoint: what it cut survives no longer.
-        steps = Account.of_ledger(self.world.outside.ledger()).steps
-        if steps > account.steps:
-            raise BrokenWorldError(f"{steps} steps survive, {account.steps} did before `scored` was made anew")
+        after = replace(account, ledger=self.world.outside.ledger())
+        # All that it trained on lies in the old `scored`.
+        after.check()
+        if after.steps > account.steps:
+            raise BrokenWorldError(f"{after.steps} steps survive, {account.steps} did before `scored` was made anew")
         self.say("scored is made anew, and the trainer refuses to start")
 
     def _num_steps(self) -> int:
