@@ -22,6 +22,7 @@ from rollstream.local.ports import HOST, free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
 from rollstream.schemas.errors import LocalStackError, PortTakenError
+from tests.harness.processes import runs
 from tests.harness.waits import wait_until
 
 TOPIC = "kept"
@@ -73,14 +74,6 @@ def read_all(servers: str, expected: int) -> list[int]:
             numbers.append(int(message.value() or b""))
     consumer.close()
     return numbers
-
-
-def runs(pid: int | None) -> bool:
-    assert pid is not None
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def pids(stack: LocalStack) -> dict[str, int | None]:

@@ -76,3 +76,12 @@ def start_process(
         if output is not None:
             output.close()
     return StartedProcess(pid=process.pid, exit_code=process.poll, log=log)
+
+
+def runs(pid: int | None) -> bool:
+    """Whether there is such a process, and it has not ended."""
+    assert pid is not None
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False

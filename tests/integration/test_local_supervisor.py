@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from rollstream.local.keep_alive import Backoff, StageState
 from rollstream.local.processes import Placement
 from rollstream.local.supervisor import StageProcess, Supervisor, stage_process
 from rollstream.schemas.topics import PROMPTS
+from tests.harness.processes import runs
 from tests.harness.running import a_run
 from tests.harness.waits import wait_until
 
@@ -147,11 +147,3 @@ time.sleep(600)
         assert runs(child)
         owner.kill()
     wait_until(lambda: not runs(child), "the child to be gone", 20.0)
-
-
-def runs(pid: int | None) -> bool:
-    assert pid is not None
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
