@@ -245,3 +245,74 @@ def test_no_files_and_bad_options_are_refused() -> None:
         run_options({"start_seconds": 0})
     with pytest.raises(ConfigurationError, match="no key 'limit'"):
         merged([files(MULTI_STEP), "limit=5"])
+
+
+BOX = """
+box: {resources_servers: {box: {entrypoint: my.own.Box, max_sessions: 7, nested: {kept: 1, gone: 2}}}}
+"""
+
+
+@pytest.mark.parametrize(("kind", "names"), [("_inherit_from", ["crate"]), ("_copy", ["box", "crate"])])
+def test_a_server_is_made_of_another_one(kind: str, names: list[str]) -> None:
+    crate = f"crate: {{{kind}: box, resources_servers: {{box: {{max_sessions: 8, nested: {{kept: 3}}}}}}}}\n"
+    found = merged([files(written(BOX + crate))])
+    assert sorted(found) == names
+    settings = {"entrypoint": "my.own.Box", "max_sessions": 8, "nested": {"kept": 3, "gone": 2}}
+    assert found["crate"] == {"resources_servers": {"box": settings}}
+
+
+def test_keys_are_taken_out_of_what_a_server_is_made_of() -> None:
+    crate = "crate: {resources_servers: {box: {_copy: box.resources_servers.box, _delete_key: 'nested, entrypoint'}}}\n"
+    assert merged([files(written(BOX + crate))])["crate"] == {"resources_servers": {"box": {"max_sessions": 7}}}
+
+
+def test_a_whole_value_is_inherited_by_a_reference_to_what_is_made_itself() -> None:
+    text = "pail: {_copy: box}\ncrate: ${inherit_from:pail}\nmost: ${copy:box.resources_servers.box.max_sessions}\n"
+    found = merged([files(written(BOX + text))])
+    assert (sorted(found), found["crate"], found["most"]) == (["box", "crate", "most"], found["box"], 7)
+
+
+def test_words_reach_what_is_inherited() -> None:
+    words = [files(written(BOX)), "+crate=${inherit_from:box}", "++box.resources_servers.box.max_sessions=9"]
+    found = merged(words)
+    assert list(found) == ["crate"]
+    assert found["crate"]["resources_servers"]["box"]["max_sessions"] == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: {_copy: b}\n", "names 'b', which is not there"),
+        ("a: {_copy: b}\nb: {_copy: a}\n", "made of itself: b of a of b"),
+        ("a: {_copy: [b]}\nb: {}\n", "must be a text"),
+        ("a: {_copy: b, _inherit_from: b}\nb: {}\n", "side by side"),
+        ("a: {_copy: b, x: 1}\nb: 1\n", "has no keys"),
+        ("a: {_delete_key: x}\n", "names x, which is not there"),
+        ("a0: {x: 1}\n" + "".join(f"a{n}: {{l: {{_copy: a{n - 1}}}, r: {{_copy: a{n - 1}}}}}\n" for n in range(1, 40)),
+         "more than 100000 values"),
+    ],
+)  # fmt: skip
+def test_a_server_that_can_t_be_made_is_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        merged([files(written(text))])
+
+
+def test_a_file_names_the_files_that_it_adds_to() -> None:
+    written("config_paths: [lower.yaml]\nvalue: 2\nupper: 1\n", "upper.yaml")
+    written("config_paths: [upper.yaml]\nvalue: 1\nlower: 1\n", "lower.yaml")
+    assert merged([files("upper.yaml")]) == {"value": 2, "lower": 1, "upper": 1}
+
+
+def test_the_environments_file_names_files_where_the_words_do_not() -> None:
+    written("config_paths: [one.yaml]\n", "env.yaml")
+    written("value: 1\n", "one.yaml")
+    written("value: 2\n", "two.yaml")
+    assert merged([]) == {"value": 1}
+    assert merged([files("two.yaml")]) == {"value": 2}
+
+
+def test_too_many_files_are_refused() -> None:
+    for number in range(70):
+        written(f"config_paths: [f{number + 1}.yaml]\n", f"f{number}.yaml")
+    with pytest.raises(ConfigurationError, match="more than 64 files"):
+        merged([files("f0.yaml")])

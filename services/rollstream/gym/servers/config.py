@@ -1,6 +1,7 @@
 """The configuration of all servers: YAML files, then `env.yaml`, then the words of the command line.
 
-A file that is not there in the working directory is looked for among the packaged ones, under the same path.
+A file that is not there in the working directory is looked for among the packaged ones, under the same path. A file may
+name files that it adds to, as its own `config_paths`; `env.yaml` may name those that the command line does not.
 """
 
 import re
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollstream.gym.packaged_files import packaged_or_own
+from rollstream.gym.servers.directives import made
 from rollstream.process.masking import may_name_a_secret, without_values
-from rollstream.process.settings.overrides import overridden
+from rollstream.process.settings.overrides import overridden, resolved, unresolved
 from rollstream.process.settings.yaml_file import read_yaml
 from rollstream.schemas.addresses import may_hold_a_password, without_credentials
 from rollstream.schemas.errors import ConfigurationError
 
 ENV_FILE: Final = "env.yaml"
 """Addresses and keys that the files refer to as `${policy_base_url}`."""
-_PATHS: Final = re.compile(r"(?:\+\+|\+|)config_paths=(?P<value>.*)", re.DOTALL)
+_CONFIG_PATHS: Final = "config_paths"
+_PATHS: Final = re.compile(rf"(?:\+\+|\+|){_CONFIG_PATHS}=(?P<value>.*)", re.DOTALL)
 _MAX_FILES: Final = 64
 _HIDDEN: Final = "***"
 
@@ -32,20 +35,35 @@ def merged(words: Sequence[str]) -> dict[str, Any]:
 
     paths = [word for word in words if _PATHS.fullmatch(word)]
     others = [word for word in words if not _PATHS.fullmatch(word)]
-    found = overridden(paths, {"config_paths"}).get("config_paths")
-    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+    environment = read_yaml(Path(ENV_FILE)) if Path(ENV_FILE).exists() else {}
+    named = environment.pop(_CONFIG_PATHS, None)
+    found = overridden(paths, {_CONFIG_PATHS}).get(_CONFIG_PATHS, named)
+    if not found:
         raise ConfigurationError('name the files of the servers: "+config_paths=[FILE,FILE]"')
-    if len(found) > _MAX_FILES:
-        raise ConfigurationError(f"config_paths names {len(found)} files, at most {_MAX_FILES}: join some")
-    files = [read_yaml(packaged_or_own(Path(path))) for path in found]
-    if Path(ENV_FILE).exists():
-        files.append(read_yaml(Path(ENV_FILE)))
+    seen: set[str] = set()
+    files = [*_files(found, "the command line", seen), environment]
     try:
         base = OmegaConf.to_container(OmegaConf.merge(*files), resolve=False)
     except (OmegaConfBaseException, ValueError, RecursionError) as error:
-        raise ConfigurationError(f"cannot merge {', '.join(found)}: {str(error).splitlines()[0]}") from error
+        raise ConfigurationError(f"cannot merge {', '.join(sorted(seen))}: {str(error).splitlines()[0]}") from error
     assert isinstance(base, dict)
-    return overridden(others, list(map(str, base)), {str(name): value for name, value in base.items()})
+    named_base = {str(name): value for name, value in base.items()}
+    return resolved(made(unresolved(others, list(named_base), named_base)))
+
+
+def _files(paths: Any, where: str, seen: set[str]) -> Iterator[dict[str, Any]]:
+    """What the files hold, each one behind those that it names, and once."""
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise ConfigurationError(f"{_CONFIG_PATHS} of {where} must be a list of files: [FILE,FILE]")
+    for path in paths:
+        if path in seen:
+            continue
+        seen.add(path)
+        if len(seen) > _MAX_FILES:
+            raise ConfigurationError(f"config_paths names more than {_MAX_FILES} files: join some")
+        found = read_yaml(packaged_or_own(Path(path)))
+        yield from _files(found.pop(_CONFIG_PATHS, []), path, seen)
+        yield found
 
 
 def without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:

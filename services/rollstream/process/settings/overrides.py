@@ -24,6 +24,13 @@ def overridden(
 
     Raises `ConfigurationError` that names the word, or the place of a reference `${…}` to what is not there.
     """
+    return resolved(unresolved(words, known, base))
+
+
+def unresolved(
+    words: Sequence[str], known: Collection[str] | None, base: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The same with its references `${…}` as they stand."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -36,12 +43,23 @@ def overridden(
             _apply(config, word, known)
         except (OmegaConfBaseException, YAMLError, ValueError) as error:
             raise ConfigurationError(f"cannot read {_told(word)}: {str(error).splitlines()[0][:_TOLD]}") from error
+    return _named(OmegaConf.to_container(config, resolve=False))
+
+
+def resolved(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that the references stand for. Raises `ConfigurationError` that names the place of one."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
-        found = OmegaConf.to_container(config, resolve=True)
+        return _named(OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True))
     except (OmegaConfBaseException, RecursionError) as error:
         place = getattr(error, "full_key", None) or "the values"
         said = f"cannot resolve {place}: {str(error).splitlines()[0]}"
         raise ConfigurationError(f"{said}: set it with +KEY=VALUE, or correct the name") from error
+
+
+def _named(found: Any) -> dict[str, Any]:
     assert isinstance(found, dict)
     return {str(name): value for name, value in found.items()}
 
