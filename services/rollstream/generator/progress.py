@@ -110,10 +110,11 @@ class PromptProgress:
                 raise ToolError(f"what is about to be done can't be kept: {error}") from error
             _LOG.warning("progress of %s is not kept: %s", progress.rollout_id, error)
             return
+        # If another process has the partition, it has read what was kept, and may have deleted it: nothing is to come
+        # behind that, and what follows, such as a call of a tool, is its own.
+        await keeper.standstill.over()
         self._note({progress.key})
         if is_urgent:
-            # What follows it, such as a call of a tool, is another process's if that one has the partition.
-            await keeper.standstill.over()
             await keeper.publisher.publish(record)
         else:
             await keeper.publisher.send(record, self._deliveries)
