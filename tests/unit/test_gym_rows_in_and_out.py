@@ -208,6 +208,15 @@ def test_g21_the_metrics_of_a_dataset_are_gyms_and_a_stored_file_must_agree(tmp_
         prepared(tmp_path)
 
 
+def test_g21_the_datasets_of_files_that_a_file_names_are_there(tmp_path: Path) -> None:
+    written(tmp_path / "example.jsonl", [a_gym_row()])
+    a_config(tmp_path)
+    (tmp_path / "agent.yaml").rename(tmp_path / "lower.yaml")
+    text = f"config_paths: ['{tmp_path}/lower.yaml']\ntwin: {{_copy: {AGENT}}}\n"
+    (tmp_path / "agent.yaml").write_text(text)
+    assert [line.partition(":")[0] for line in prepared(tmp_path)[:2]] == [AGENT, "twin"]
+
+
 def test_g21_a_dataset_with_bad_rows_and_a_mode_without_datasets_are_refused(tmp_path: Path) -> None:
     written(tmp_path / "example.jsonl", [a_gym_row(), {"expected_answer": "1"}])
     with pytest.raises(ConfigurationError, match=r"example\.jsonl line 2: no responses_create_params"):

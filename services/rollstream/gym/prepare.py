@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rollstream.gym.addresses import AGENTS
 from rollstream.gym.aggregate import middle
 from rollstream.gym.names import AGENT, PARAMS, beside
 from rollstream.gym.options import PrepareOptions
 from rollstream.gym.packaged_files import packaged_or_own
+from rollstream.gym.servers.config import joined
+from rollstream.gym.servers.directives import made
 from rollstream.offline.statistics import RewardStatistics
 from rollstream.process.database import Database
 from rollstream.process.files import replace_text
@@ -24,10 +27,8 @@ from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 _TYPES: Final = {"train_preparation": ("train", "validation"), "example_validation": ("example",)}
-_AGENTS: Final = "responses_api_agents"
 _WORDS: Final = "Json-dumped number of words (proxy for token count)"
 _FIXED: Final = ("Number of tools", _WORDS, "Number of turns", "Temperature")
-_MAX_CONFIG_BYTES: Final = 2**24
 _MAX_COLUMNS: Final = 1000
 _SHOWN: Final = 10
 _TABLES: Final = """
@@ -83,24 +84,16 @@ def dataset_metrics(path: Path) -> dict[str, Any]:
 
 
 def _datasets(paths: tuple[Path, ...]) -> Iterator[Dataset]:
-    from yaml import YAMLError, safe_load
-
-    for path in paths:
-        try:
-            with packaged_or_own(path).open("rb") as stream:
-                found = safe_load(stream.read(_MAX_CONFIG_BYTES))
-        except (OSError, YAMLError) as error:
-            raise ConfigurationError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
-        for name, server in (found if isinstance(found, dict) else {}).items():
-            agents = server.get(_AGENTS) if isinstance(server, dict) else None
-            for one in agents.values() if isinstance(agents, dict) else ():
-                listed = one.get("datasets") if isinstance(one, dict) else None
-                yield from (_dataset(path, str(name), said) for said in listed or ())
+    for name, server in made(joined([str(path) for path in paths])).items():
+        agents = server.get(AGENTS) if isinstance(server, dict) else None
+        for one in agents.values() if isinstance(agents, dict) else ():
+            listed = one.get("datasets") if isinstance(one, dict) else None
+            yield from (_dataset(name, said) for said in listed or ())
 
 
-def _dataset(path: Path, agent: str, said: Any) -> Dataset:
+def _dataset(agent: str, said: Any) -> Dataset:
     if not isinstance(said, dict) or not isinstance(said.get("jsonl_fpath"), str):
-        raise ConfigurationError(f"{path}: a dataset of {agent} has no jsonl_fpath")
+        raise ConfigurationError(f"a dataset of {agent} has no jsonl_fpath")
     return Dataset(agent, str(said.get("type")), Path(said["jsonl_fpath"]), said)
 
 
@@ -184,7 +177,7 @@ def _collate(datasets: list[Dataset], output: Path) -> int:
     num_rows = 0
     with write_rows(output, "jsonl") as writer:
         for dataset in datasets:
-            agent = {"type": _AGENTS, "name": dataset.agent}
+            agent = {"type": AGENTS, "name": dataset.agent}
             for row in open_rows(packaged_or_own(dataset.path)):
                 assert isinstance(row, ReadRow)
                 writer.write({**row.fields, AGENT: agent})

@@ -30,25 +30,29 @@ def merged(words: Sequence[str]) -> dict[str, Any]:
 
     Raises `ConfigurationError` that names the file, the word, or the place of a reference to what is not there.
     """
+    paths = [word for word in words if _PATHS.fullmatch(word)]
+    others = [word for word in words if not _PATHS.fullmatch(word)]
+    base = joined(overridden(paths, {_CONFIG_PATHS}).get(_CONFIG_PATHS))
+    return resolved(made(unresolved(others, list(base), base)))
+
+
+def joined(paths: Any) -> dict[str, Any]:
+    """What files hold, and `env.yaml` over them, with references as they stand. `paths` None: those of `env.yaml`."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    paths = [word for word in words if _PATHS.fullmatch(word)]
-    others = [word for word in words if not _PATHS.fullmatch(word)]
     environment = read_yaml(Path(ENV_FILE)) if Path(ENV_FILE).exists() else {}
     named = environment.pop(_CONFIG_PATHS, None)
-    found = overridden(paths, {_CONFIG_PATHS}).get(_CONFIG_PATHS, named)
-    if not found:
+    if not (paths or named):
         raise ConfigurationError('name the files of the servers: "+config_paths=[FILE,FILE]"')
     seen: set[str] = set()
-    files = [*_files(found, "the command line", seen), environment]
+    files = [*_files(paths or named, "the command line" if paths else ENV_FILE, seen), environment]
     try:
-        base = OmegaConf.to_container(OmegaConf.merge(*files), resolve=False)
+        found = OmegaConf.to_container(OmegaConf.merge(*files), resolve=False)
     except (OmegaConfBaseException, ValueError, RecursionError) as error:
         raise ConfigurationError(f"cannot merge {', '.join(sorted(seen))}: {str(error).splitlines()[0]}") from error
-    assert isinstance(base, dict)
-    named_base = {str(name): value for name, value in base.items()}
-    return resolved(made(unresolved(others, list(named_base), named_base)))
+    assert isinstance(found, dict)
+    return {str(name): value for name, value in found.items()}
 
 
 def _files(paths: Any, where: str, seen: set[str]) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ _MOST_VALUES: Final = 100_000
 
 def made(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with all its entries made. Raises `ConfigurationError` that names the path."""
-    maker = _Maker(config)
+    maker = _EntryMaker(config)
     found = maker.made(config, ())
     for path in maker.inherited:
         _take_out(found, path)
@@ -28,7 +28,7 @@ def made(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-class _Maker:
+class _EntryMaker:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = config
         self._num_values = 0
