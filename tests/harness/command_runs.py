@@ -28,7 +28,7 @@ class CommandRun:
     def put(self, topic: Topic[Any], record: Record, *, key: str) -> Delivery:
         return self.put_bytes(topic, AvroCodec(topic).encode(record), key=key)
 
-    def put_bytes(self, topic: Topic[Any], value: bytes, *, key: str) -> Delivery:
+    def put_bytes(self, topic: Topic[Any], value: bytes | None, *, key: str) -> Delivery:
         record = OutRecord(topic=topic.of(self.name), key=key.encode(), value=value)
         return self.publisher.publish_soon(record).result(30)
 

@@ -34,9 +34,12 @@ from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import Record
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import (
+    FEEDBACK,
     LEDGER,
     PRODUCERS,
+    PROGRESS,
     PROMPTS,
+    RECORDS,
     ROLLOUTS,
     SCORED,
     SERVE_PROMPTS,
@@ -45,8 +48,20 @@ from rollstream.schemas.topics import (
     WEIGHTS,
     WEIGHTS_APPLIED,
     Topic,
+    topic_named,
 )
-from tests.harness.builders import a_progress, a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+from tests.harness.builders import (
+    a_feedback,
+    a_progress,
+    a_prompt,
+    a_rollout,
+    a_trained,
+    a_turn,
+    a_turn_progress,
+    an_entry,
+    applied,
+    published,
+)
 from tests.harness.command_runs import CommandRun
 from tests.harness.waits import wait_until
 
@@ -83,13 +98,39 @@ SHOWN: list[tuple[Topic[Any], Record, str]] = [
     (WEIGHTS, published(2), "policy version 2 ← 1 step 2 full 2 files 4.2 MB"),
     (WEIGHTS_APPLIED, applied(2), "generator-1 version 2 applied stall 0.027 s"),
     (LEDGER, START, "restart 0 version 0 0 rollouts, 0 groups closed"),
+    (FEEDBACK, a_feedback(0.5), "chatcmpl-5f0c thumbs 0.5 by web of acme"),
+    (PROGRESS, a_turn_progress(2), "/2 turn 6 tokens attempt aaaa"),
 ]
+
+
+def test_tail_has_a_line_for_each_kind_of_record() -> None:
+    assert {type(record) for _, record, _ in SHOWN} | {RolloutScored} == set(RECORDS)
 
 
 def test_tail_shows_what_is_in_each_kind_of_record(run: CommandRun) -> None:
     for topic, record, shown in SHOWN:
         run.put(topic, record, key="k")
         assert shown in run.command("tail", topic.name)
+
+
+def test_tail_tells_a_deletion_from_what_can_t_be_read(run: CommandRun) -> None:
+    run.put_bytes(PROGRESS, None, key="r/0")
+    assert run.command("tail", "progress").strip().endswith("deleted: r/0")
+    assert json.loads(run.command("tail", "progress", "--json"))["error"] == "deleted"
+    run.put_bytes(PROMPTS, None, key="g")
+    assert "unreadable: prompts: not in the wire format" in run.command("tail", "prompts")
+
+
+def test_tail_shows_streams_of_groups(run: CommandRun) -> None:
+    run.command("topics", "create", "--streams")
+    stream = topic_named("rc_stats")
+    run.put_bytes(stream, b'{"reward": 0.5}', key="0")
+    assert """0 '{"reward": 0.5}'""" in run.command("tail", "rc_stats")
+    assert json.loads(run.command("tail", "rc_stats", "--json"))["value"] == {"reward": 0.5}
+    run.put_bytes(stream, b"[" * 100_000, key="0")
+    lines = run.command("tail", "rc_stats").splitlines()
+    assert len(lines[1]) < 300
+    assert json.loads(run.command("tail", "rc_stats", "--json", "-n", "1"))["value"] is None
 
 
 def test_tail_shows_the_newest_records_over_all_partitions(run: CommandRun) -> None:

@@ -172,7 +172,8 @@ RECORDS: Final[tuple[type[Record], ...]] = tuple(
 
 def topic_named(name: str) -> Topic[Any]:
     """The topic called `name` within a run; raises KeyError with the names that exist."""
-    for topic in TOPICS:
+    topics = (*TOPICS, *STREAM_TOPICS)
+    for topic in topics:
         if topic.name == name:
             return topic
-    raise KeyError(f"no topic {name!r}; there are {', '.join(topic.name for topic in TOPICS)}")
+    raise KeyError(f"no topic {name!r}; there are {', '.join(topic.name for topic in topics)}")

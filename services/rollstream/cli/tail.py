@@ -1,23 +1,26 @@
 """`rollstream tail`: print the newest records of a topic, one on each line."""
 
+import json
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from rollstream.bus.message import Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.run import Run
 from rollstream.cli.options import connected, json_option, settings_option, whole
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.terminal import say
-from rollstream.schemas.topics import TOPICS, Topic, topic_named
+from rollstream.schemas.topics import STREAM_TOPICS, TOPICS, Topic, topic_named
 from rollstream.stage.dead_letters import parse
 from rollstream.views.reading import Decoded, Decoder, last_messages
-from rollstream.views.rendering import clock, dead_letter_line, json_text, one_line, plain
+from rollstream.views.rendering import clock, dead_letter_line, json_text, one_line, plain, quoted
+
+_LINE_WIDTH: Final = 200
 
 
 @click.command()
-@click.argument("topic", metavar="TOPIC", type=click.Choice([topic.name for topic in TOPICS]))
+@click.argument("topic", metavar="TOPIC", type=click.Choice([topic.name for topic in (*TOPICS, *STREAM_TOPICS)]))
 @click.option("-n", "--lines", default=10, show_default=True, type=whole(1), help="Newest records to show.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
 @json_option
@@ -34,7 +37,7 @@ def _tail(topic: Topic[Any], run: Run, count: int, *, follow: bool, as_json: boo
     # The ends are noted first: records that come while the last ones are printed are then followed.
     seen = run.ends(topic)
     for message in last_messages(run, topic, count):
-        _show(decoder.decode(message), as_json)
+        _show(topic, decoder.decode(message), as_json)
         partition = message.topic_partition
         seen[partition] = max(seen[partition], message.offset + 1)
     if follow:
@@ -45,26 +48,30 @@ def _follow(run: Run, decoder: Decoder, topic: Topic[Any], start: dict[Partition
     with run.reader(topic, start=start) as reader:
         while True:
             for message in reader.poll():
-                _show(decoder.decode(message), as_json)
+                _show(topic, decoder.decode(message), as_json)
 
 
-def _show(decoded: Decoded, as_json: bool) -> None:
+def _show(topic: Topic[Any], decoded: Decoded, as_json: bool) -> None:
     if as_json:
-        click.echo(json_text(_row(decoded)))
+        click.echo(json_text(_row(topic, decoded)))
     else:
-        say(_line(decoded))
+        say(_line(topic, decoded))
 
 
-def _line(decoded: Decoded) -> str:
+def _line(topic: Topic[Any], decoded: Decoded) -> str:
     message = decoded.message
     place = f"{clock(message.timestamp_ms)} {message.partition}/{message.offset} "
     if decoded.record is not None:
         return place + one_line(decoded.record)
+    if _is_tombstone(topic, message):
+        return f"{place}deleted: {_text(message.key or b'')}"
+    if topic in STREAM_TOPICS:
+        return f"{place}{_text(message.key or b'')} {quoted(_text(message.value or b''), _LINE_WIDTH)}"
     letter = parse(message)
     return place + (f"unreadable: {decoded.error}" if letter is None else dead_letter_line(letter))
 
 
-def _row(decoded: Decoded) -> dict[str, Any]:
+def _row(topic: Topic[Any], decoded: Decoded) -> dict[str, Any]:
     message = decoded.message
     row = {
         "topic": message.topic,
@@ -76,7 +83,16 @@ def _row(decoded: Decoded) -> dict[str, Any]:
     }
     if decoded.record is not None:
         return {**row, "value": plain(decoded.record)}
+    if _is_tombstone(topic, message):
+        return {**row, "value": None, "error": "deleted"}
+    if topic in STREAM_TOPICS:
+        with suppress(ValueError, RecursionError):
+            return {**row, "value": json.loads(message.value or b"")}
     return {**row, "value": None, "value_hex": plain(message.value), "error": decoded.error}
+
+
+def _is_tombstone(topic: Topic[Any], message: KafkaMessage) -> bool:
+    return message.value is None and not message.undecoded and topic.retention.startswith("compacted")
 
 
 def _text(value: bytes) -> str:

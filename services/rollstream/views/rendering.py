@@ -15,8 +15,10 @@ import numpy as np
 from rich.text import Text
 
 from rollstream.process.terminal import escaped
+from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
+from rollstream.schemas.progress import TurnProgress
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
@@ -145,6 +147,20 @@ def _(record: LedgerEntry) -> str:
         f"{record.kind.value} {record.step} version {record.weight_version}{_parent(record.parent_version)} "
         f"{len(record.trained)} rollouts, {len(record.closed)} groups closed{dropped}{skipped}{reward}{checkpoint}"
     )
+
+
+@one_line.register
+def _(record: FeedbackGiven) -> str:
+    target = record.response_id or record.rollout_id or f"session {record.session}"
+    value = quoted(record.text or "") if record.number is None else f"{record.number:g}"
+    return f"{target} {record.metric} {value} by {record.client} of {record.tenant}"
+
+
+@one_line.register
+def _(record: TurnProgress) -> str:
+    tokens = "" if record.turn is None else f" {len(record.turn.token_ids)} tokens"
+    session = f" session {record.session_id} of {record.tools}" if record.tools else ""
+    return f"{record.key} {record.kind.value}{tokens}{session} attempt {record.attempt_id} by {record.generator_id}"
 
 
 def dead_letter_line(letter: DeadLetter) -> str:
