@@ -288,7 +288,8 @@ def test_words_reach_what_is_inherited() -> None:
         ("a: {_copy: b, _inherit_from: b}\nb: {}\n", "side by side"),
         ("a: {_copy: b, x: 1}\nb: 1\n", "has no keys"),
         ("a: {_delete_key: x}\n", "names x, which is not there"),
-        ("a0: {x: 1}\n" + "".join(f"a{n}: {{l: {{_copy: a{n - 1}}}, r: {{_copy: a{n - 1}}}}}\n" for n in range(1, 40)),
+        ("a0: {x: 1}\n" + "".join(f"a{n}: {{_copy: a{n - 1}}}\n" for n in range(1, 500)), "10 deep"),
+        ("".join(f"a{n}: [{', '.join(50 * [f'{{_copy: a{n + 1}}}'])}]\n" for n in range(5)) + "a5: {x: 1}\n",
          "more than 100000 values"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ _DELETE: Final = "_delete_key"
 _WHOLE: Final = re.compile(r"\$\{(?P<kind>inherit_from|copy):(?P<path>[^{}]*)\}")
 # A copy of two copies of two copies is short to write, and has no end.
 _MOST_VALUES: Final = 100_000
+_MOST_DEEP: Final = 10
 
 
 def made(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,6 +72,8 @@ class _EntryMaker:
     def _other(self, path: str, within: tuple[str, ...]) -> Any:
         if path in within:
             raise ConfigurationError(f"{path!r} is made of itself: {' of '.join((*within, path))}")
+        if len(within) == _MOST_DEEP:
+            raise ConfigurationError(f"{within[0]!r} is made of entries {_MOST_DEEP} deep: make it of fewer")
         found: Any = self._config
         for name in path.split("."):
             if not isinstance(found, Mapping) or name not in found:
