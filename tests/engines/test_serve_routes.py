@@ -3,18 +3,23 @@
 The records are held against teacher forcing: the tokens, their logprobs, and the version that sampled them.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from rollstream.generator.serve.call import ServedCall
+from rollstream.gym.servers.entry import model_app
+from rollstream.gym.servers.settings import ModelSettings
 from rollstream.schemas.rollout import FinishReason
 from tests.harness import serving
 from tests.harness.engine_fixtures import EngineHosts
 from tests.harness.engine_host import START_VERSION, EngineHost
+from tests.harness.gym_stack import answering
 from tests.harness.late import Late
 from tests.harness.teacher_forcing import forced_logprobs
 
@@ -181,6 +186,28 @@ def test_streamed_completions_of_token_ids_are_recorded(served: Served) -> None:
     (call,) = served.records()
     assert call.prompt_token_ids.tolist() == [4, 5, 6]
     assert call.choices[0].token_ids.tolist() == token_ids
+
+
+def test_g23_a_model_server_of_nemo_gym_gives_the_token_ids_and_logprobs_that_the_engine_recorded(
+    served: Served,
+) -> None:
+    answer = asyncio.run(asked_through_gym(str(served.openai.base_url)))
+    (call,) = served.records()
+    item = answer["output"][-1]
+    assert item["prompt_token_ids"] == call.prompt_token_ids.tolist()
+    assert item["generation_token_ids"] == call.choices[0].token_ids.tolist()
+    assert np.abs(np.array(item["generation_log_probs"]) - call.choices[0].behavior_logprobs).max() <= 1e-6
+
+
+async def asked_through_gym(url: str) -> dict[str, Any]:
+    """A response of `vllm_model` before the endpoint."""
+    named = {"base_url": url, "api_key": serving.KEY, "model": serving.MODEL, "entrypoint": "app.py"}
+    settings = ModelSettings.model_validate({**named, "return_token_id_information": True})
+    async with model_app(settings, speaks_chat=True) as app, answering(app) as model_url, httpx.AsyncClient() as client:
+        asked = {"input": "12=", "max_output_tokens": 20}
+        found = await client.post(f"{model_url}/v1/responses", json=asked, timeout=60)
+        assert found.status_code == 200, found.text
+        return dict(found.json())
 
 
 def test_responses_are_recorded(served: Served) -> None:

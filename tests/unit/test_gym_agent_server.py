@@ -10,9 +10,11 @@ import pytest
 from aiohttp import web
 
 from rollstream.gym.addresses import AGENTS, RESOURCES
+from rollstream.gym.servers.chat import response_of_chat
 from rollstream.gym.servers.entry import agent_app, model_app
 from rollstream.gym.servers.plan import MODELS
 from rollstream.gym.servers.settings import AgentSettings, ModelSettings
+from rollstream.schemas.errors import EngineError
 from tests.harness.gym_stack import answering, placed
 from tests.harness.resources_server import Resources, resources
 from tests.harness.scripted_model import Item, ScriptedModel, calls, says, scripted_model
@@ -254,6 +256,38 @@ async def test_vllm_model_makes_chats_of_responses_with_calls_answers_and_though
     assert second["messages"][1]["reasoning_content"] == "hm"
     assert second["messages"][1]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
     assert (strange.status_code, "can't pass on reasoning" in strange.text) == (400, True)
+
+
+PROMPT = {"prompt_token_ids": [5, 6]}
+SAMPLED = {"token_ids": [7, 8], "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1}]}}
+
+
+def a_chat(choice: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": "x"}, **choice}], **fields}
+
+
+def test_g23_the_tokens_of_a_chat_lie_on_its_last_item() -> None:
+    response = response_of_chat({}, a_chat(SAMPLED, **PROMPT), has_tokens=True)
+    given = {"generation_token_ids": [7, 8], "generation_log_probs": [-0.5, -1.0], **PROMPT}
+    assert response["output"][-1] == {**response_of_chat({}, a_chat({}))["output"][-1], **given}
+
+
+@pytest.mark.parametrize(
+    ("choice", "fields"),
+    [
+        ({}, {}),
+        (SAMPLED, {}),
+        ({**SAMPLED, "token_ids": [7]}, PROMPT),
+        ({**SAMPLED, "token_ids": ["7", "8"]}, PROMPT),
+        ({**SAMPLED, "logprobs": None}, PROMPT),
+        ({**SAMPLED, "logprobs": {"content": [{}, {}]}}, PROMPT),
+    ],
+)
+def test_g23_a_chat_without_the_tokens_that_were_asked_for_is_no_answer(
+    choice: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    with pytest.raises(EngineError, match="without its message or its tokens"):
+        response_of_chat({}, a_chat(choice, **fields), has_tokens=True)
 
 
 @pytest.mark.parametrize("row", [{}, {"responses_create_params": 3}, {"responses_create_params": {"tools": 3}}])

@@ -161,7 +161,7 @@ def trio(kind: str = "", **changed: Any) -> dict[str, Any]:
     ("kind", "key", "value", "why"),
     [
         ("responses_api_models", "max_trys", 2, "server 'policy': max_trys: no such key; did you mean max_tries"),
-        ("responses_api_models", "return_token_id_information", True, "must be false: no token ids are asked"),
+        ("responses_api_models", "return_token_id_information", "often", "return_token_id_information: "),
         ("responses_api_models", "uses_reasoning_parser", False, "is False, it must be true"),
         ("responses_api_models", "default_headers", {"X-Key": "planted-key"}, "is a table, it must be {}"),
         ("responses_api_agents", "skip_verification", True, "is True, it must be false: each rollout is verified"),
@@ -176,6 +176,16 @@ def test_no_setting_of_a_server_is_passed_over_in_silence(kind: str, key: str, v
     with pytest.raises(ConfigurationError, match=why) as caught:
         planned(trio(kind, **{key: value}))
     assert "planted-key" not in str(caught.value)
+
+
+def test_g23_only_chats_can_be_asked_for_token_ids() -> None:
+    assert len(planned(trio("responses_api_models", return_token_id_information=True))) == 3
+    config = trio("responses_api_models", return_token_id_information=True)
+    config["policy"]["responses_api_models"]["openai_model"] = config["policy"]["responses_api_models"].pop(
+        "vllm_model"
+    )
+    with pytest.raises(ConfigurationError, match="openai_model can't ask for it: take vllm_model"):
+        planned(config)
 
 
 def test_what_only_describes_a_server_and_what_gym_sets_as_it_is_here_are_taken() -> None:

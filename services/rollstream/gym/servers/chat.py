@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from operator import index
 from typing import Any, Final
 
 from rollstream.gym.servers.answers import input_of, items_of, refused
@@ -11,6 +12,8 @@ from rollstream.schemas.errors import EngineError
 _SAME: Final = ("temperature", "top_p", "seed", "parallel_tool_calls")
 _MADE: Final = ("input", "instructions", "max_output_tokens", "tools", "tool_choice", "model", "stream")
 _WITHOUT_EFFECT: Final = ("metadata", "store", "user", "include", "truncation", "service_tier", "background")
+WITH_TOKENS: Final = {"logprobs": True, "return_token_ids": True}
+"""What vLLM is asked besides, so that an answer has its token ids."""
 _KNOWN: Final = frozenset((*_SAME, *_MADE, *_WITHOUT_EFFECT))
 
 
@@ -32,14 +35,21 @@ def chat_of(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {**chat, "messages": messages}
 
 
-def response_of_chat(asked: Mapping[str, Any], chat: Mapping[str, Any]) -> dict[str, Any]:
-    """The response that a chat's answer is. Raises `EngineError` for one without a message."""
+def response_of_chat(asked: Mapping[str, Any], chat: Mapping[str, Any], *, has_tokens: bool = False) -> dict[str, Any]:
+    """The response that a chat's answer is. Raises `EngineError` for one without a message, or without its tokens.
+
+    `has_tokens`: the chat was asked `WITH_TOKENS`. They lie on the last item, under Gym's names.
+    """
     try:
         choice = chat["choices"][0]
         message, reason = choice["message"], choice.get("finish_reason")
         identity, items = str(chat.get("id", "")), _items(message)
+        if has_tokens:
+            items[-1] |= _tokens(chat["prompt_token_ids"], choice["token_ids"], choice["logprobs"]["content"])
     except (LookupError, TypeError, AttributeError) as error:
-        raise EngineError(f"the model's API gave a chat completion without a message: {error!r}") from error
+        raise EngineError(
+            f"the model's API gave a chat completion without its message or its tokens: {error!r}"
+        ) from error
     is_cut = reason == "length"
     return {
         "id": identity,
@@ -78,6 +88,18 @@ def _items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         made = {"call_id": call["id"], "name": function["name"], "arguments": function["arguments"]}
         items.append({"type": "function_call", "id": call["id"], "status": "completed", **made})
     return items
+
+
+def _tokens(prompt: Any, sampled: Any, logprobs: Any) -> dict[str, list[Any]]:
+    """Raises `TypeError` for what is no list of numbers."""
+    found: dict[str, list[Any]] = {
+        "prompt_token_ids": [*map(index, prompt)],
+        "generation_token_ids": [*map(index, sampled)],
+        "generation_log_probs": [float(one["logprob"]) for one in logprobs],
+    }
+    if len(found["generation_token_ids"]) != len(found["generation_log_probs"]):
+        raise TypeError(f"{len(sampled)} token_ids and {len(logprobs)} logprobs")
+    return found
 
 
 def _tool(tool: Any) -> Any:

@@ -14,7 +14,7 @@ from uvicorn._types import ASGI3Application
 from rollstream.engines.http.replies import Reply
 from rollstream.gym.servers.answers import application, object_of, refused
 from rollstream.gym.servers.calls import JsonCalls, is_passing
-from rollstream.gym.servers.chat import chat_of, response_of_chat
+from rollstream.gym.servers.chat import WITH_TOKENS, chat_of, response_of_chat
 from rollstream.gym.servers.settings import ModelSettings
 
 RESPONSES: Final = "/v1/responses"
@@ -39,10 +39,11 @@ class ModelServer:
         asked = _whole(object_of(request))
         if not self._speaks_chat:
             return _passed_on(await self._ask("/responses", asked))
-        reply = await self._ask("/chat/completions", chat_of(asked))
+        has_tokens = bool(self._settings.return_token_id_information)
+        reply = await self._ask("/chat/completions", {**chat_of(asked), **(WITH_TOKENS if has_tokens else {})})
         if not reply.is_ok:
             return _passed_on(reply)
-        return JSONResponse(response_of_chat(asked, reply.fields))
+        return JSONResponse(response_of_chat(asked, reply.fields, has_tokens=has_tokens))
 
     async def _chat(self, request: Request) -> Response:
         return _passed_on(await self._ask("/chat/completions", _whole(object_of(request))))

@@ -25,7 +25,8 @@ _EXAMPLES: Final = {
     "example_multi_step": "rollstream.gym.servers.examples.multi_step.MultiStep",
     "example_session_state_mgmt": "rollstream.gym.servers.examples.counter.SessionCounter",
 }
-_OWN: Final = {MODELS: ("openai_model", "vllm_model"), AGENTS: ("simple_agent",), RESOURCES: tuple(_EXAMPLES)}
+_CHATS: Final = "vllm_model"
+_OWN: Final = {MODELS: ("openai_model", _CHATS), AGENTS: ("simple_agent",), RESOURCES: tuple(_EXAMPLES)}
 _SETTINGS: Final[Mapping[str, type[ServerSettings]]] = {
     MODELS: ModelSettings,
     AGENTS: AgentSettings,
@@ -110,6 +111,10 @@ def _plan(name: str, kind: str, implementation: str, given: dict[str, Any]) -> G
             f"{', '.join(_OWN[kind])}; for {RESOURCES} package.module.Class names a class of yours"
         )
     settings = _checked(name, _SETTINGS[kind], given)
+    if isinstance(settings, ModelSettings) and settings.return_token_id_information and implementation != _CHATS:
+        raise ConfigurationError(
+            f"server {name!r}: return_token_id_information is true, {implementation} can't ask for it: take {_CHATS}"
+        )
     return GymServerPlan(name=name, kind=kind, implementation=implementation, settings=settings)
 
 

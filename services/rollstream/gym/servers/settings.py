@@ -19,7 +19,6 @@ ReverifyMode = Literal["stateless", "unsupported", "unknown"]
 _MAX_URLS: Final = 64
 DESCRIBING: Final = frozenset(("domain", "datasets", "license", "verified", "verified_url", "description", "value"))
 FIXED: Final[Mapping[str, tuple[Any, str]]] = {
-    "return_token_id_information": (False, "no token ids are asked of the API, and those that it gives are passed on"),
     "uses_reasoning_parser": (True, "thoughts that the API gives apart stay apart"),
     "replace_developer_role_with_system": (False, "roles are passed on as they are"),
     "default_headers": ({}, "a call has no header beside its key"),
@@ -100,6 +99,9 @@ class ModelSettings(ServerSettings):
     model: _Text = Field(validation_alias=AliasChoices("openai_model", "model"), description="The model's name there")
     extra_body: Mapping[str, Any] | None = Field(default=None, description="Fields that are set in each call")
     chat_template_kwargs: Mapping[str, Any] | None = Field(default=None, description="Arguments of the chat template")
+    return_token_id_information: bool | None = Field(
+        default=None, description="Ask vLLM for the token ids and logprobs of each answer; of vllm_model alone"
+    )
     call_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of one call, with repetitions")
     max_tries: int = Field(default=3, ge=1, le=100, description="Tries of one call that brings no answer")
 
