@@ -21,7 +21,7 @@ ROOMS: Final = {
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_750,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_650,  # the verdict of a session, scores of turns, sums in cycles, a table
-    "services/rollstream/generator": 3_650,  # the HTTP endpoint, its records and their spool; progress
+    "services/rollstream/generator": 3_700,  # the HTTP endpoint, its records and their spool; progress and its end
     "services/rollstream/gym": 4_000,  # rows, output and metrics of NeMo Gym; its servers, 1,800 of them
     "services/rollstream/history": 2_450,
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server

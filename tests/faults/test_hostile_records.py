@@ -84,7 +84,7 @@ def test_what_cannot_even_say_that_it_failed_becomes_a_dead_letter(bus: Bus) -> 
         yield too_large(prompt)
 
     bus.submit(range(MAX_FAILURES_A_MINUTE + 5))
-    stage = bus.stage(huge, on_failure=lambda prompt, _: [too_large(prompt)], if_too_large=lambda sample, _: sample)
+    stage = bus.stage(huge, on_failure=lambda prompt, *_: [too_large(prompt)], if_too_large=lambda sample, _: sample)
     bus.handle(MAX_FAILURES_A_MINUTE + 5, stage)
     letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert len(letters) == MAX_FAILURES_A_MINUTE + 5

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from redis import Redis
 
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
@@ -16,6 +17,7 @@ from rollstream.schemas.progress import ProgressKind
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status, Turn
 from rollstream.schemas.topics import PROGRESS, ROLLOUTS
+from rollstream.stage.starts import GIVEN_UP_AFTER
 from tests.harness.builders import a_prompt, a_turn, a_turn_progress
 from tests.harness.resources_server import ADD, Resources, resources
 from tests.harness.running import Run, a_run
@@ -112,6 +114,19 @@ def test_a_call_that_may_have_arrived_is_not_made_twice(run: Run, server: Resour
         assert (sample.status, len(sample.turns)) == (Status.UNRESOLVED, 3)
         assert sample.failure is not None
         assert sample.failure.code is FailureCode.TOOL
+    assert server.count("add") == 3 * GROUP_SIZE
+    assert server.totals == {}, "a session is open"
+
+
+def test_a_prompt_that_is_given_up_leaves_no_session_and_no_key(run: Run, server: Resources, redis_url: str) -> None:
+    run.redis_url = redis_url
+    kill_in_the_third_call(run, server)
+    assert len(server.totals) == GROUP_SIZE
+    with Redis.from_url(redis_url) as redis:
+        (key,) = redis.keys(f"*{run.name}*starts*")
+        redis.set(key, GIVEN_UP_AFTER)
+    for sample in published(run):
+        assert (sample.status, sample.failure and sample.failure.code) == (Status.UNRESOLVED, FailureCode.GIVEN_UP)
     assert server.count("add") == 3 * GROUP_SIZE
     assert server.totals == {}, "a session is open"
 

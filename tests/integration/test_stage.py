@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.in_flight import InFlight
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.process.settings.base import KafkaSettings
@@ -135,7 +136,7 @@ def test_a_replayed_dead_letter_goes_through_once_and_is_listed_as_replayed(bus:
 
 
 def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_letter(bus: Bus) -> None:
-    def all_failed(prompt: PromptSubmitted, error: Exception) -> list[RolloutGenerated]:
+    def all_failed(prompt: PromptSubmitted, error: Exception, _: InFlight) -> list[RolloutGenerated]:
         return [
             a_generated(index, prompt=prompt, status=Status.UNRESOLVED, failure=a_failure(str(error)))
             for index in range(prompt.group_size)

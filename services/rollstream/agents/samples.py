@@ -109,6 +109,12 @@ class SampleRunner:
         session = self._session(prompt, index, attempt_id)
         return self._record(session, attempt_id, utc_now(), status=Status.UNRESOLVED, failure=failure)
 
+    async def close_left(self, prompt: PromptSubmitted, index: int, journal: SampleJournal) -> None:
+        """Close the session of tools that an earlier attempt at the sample left open."""
+        session = self._session(prompt, index, journal.attempt_id)
+        session.journal = journal
+        await close_left(self.tools, session)
+
     def _session(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> Session:
         calls = ModelCalls(
             self.engine,

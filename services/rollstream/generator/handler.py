@@ -81,6 +81,10 @@ class GeneratorHandler:
         """group_size unresolved samples, so that the group closes: a prompt that can be read is never dead-lettered."""
         return (self._runner.given_up(prompt, index, error) for index in samples_of(prompt))
 
+    async def close_left(self, prompt: PromptSubmitted, index: int, journal: SampleJournal) -> None:
+        """Close the session of tools that an earlier attempt at sample `index` left open."""
+        await self._runner.close_left(prompt, index, journal)
+
     def waits(self, prompt: PromptSubmitted) -> Awaitable[bool] | None:
         """What an evaluation prompt waits for: the version that it names, if that is not loaded."""
         wanted = wanted_version(prompt)

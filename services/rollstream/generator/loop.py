@@ -42,7 +42,7 @@ and the process is ready when it can answer. It starts without a broker, and its
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
 
@@ -282,6 +282,15 @@ async def _samples(
             yield sample
 
 
+def _given_up(
+    handler: GeneratorHandler, keeper: ProgressKeeper | None, prompt: PromptSubmitted, error: Exception, taken: InFlight
+) -> Iterator[RolloutGenerated]:
+    """The samples without a try. What earlier owners of the partition left of them is ended once it is committed."""
+    if keeper is not None and taken.ending is None:
+        taken.ending = partial(keeper.end, prompt, taken, handler.close_left)
+    return handler.give_up(prompt, error)
+
+
 def _routes(
     handler: GeneratorHandler,
     in_hand: InHand,
@@ -293,7 +302,7 @@ def _routes(
             source=source,
             handle=partial(_samples, handler, keepers.get(source.name)),
             output=output,
-            on_failure=handler.give_up,
+            on_failure=partial(_given_up, handler, keepers.get(source.name)),
             if_too_large=without_tokens,
             weight=in_hand.weight,
             freed=in_hand.freed,

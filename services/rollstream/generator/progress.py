@@ -8,6 +8,7 @@ nobody gets any more, and expires. A sample of one turn that is not long is publ
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,8 @@ _LOG = logging.getLogger(__name__)
 
 Kept = dict[str, list[TurnProgress]]
 """What was kept, by rollout_id, in its order: of each key and attempt the newest."""
+Close = Callable[[PromptSubmitted, int, SampleJournal], Awaitable[None]]
+"""Closes the session that an earlier attempt at a sample left open."""
 
 
 class ProgressKeeper:
@@ -62,6 +65,13 @@ class ProgressKeeper:
         number, kept = await asyncio.shield(reading)
         rollouts = [rollout_id(prompt.group_id, index) for index in samples_of(prompt)]
         return PromptProgress(self, number, taken, {each: kept.pop(each) for each in rollouts if each in kept})
+
+    async def end(self, prompt: PromptSubmitted, taken: InFlight, close: Close) -> None:
+        """End what was left of a prompt that nobody goes on with: its sessions, and its keys. Raises `BrokerError`."""
+        progress = await self.begun(prompt, taken)
+        for index in samples_of(prompt):
+            await close(prompt, index, progress.journal(prompt, index))
+        await progress.delete()
 
     def _read(self, prompts_partition: int) -> tuple[int, Kept]:
         """The partition where progress of these prompts lies, and what lies there."""
@@ -124,9 +134,9 @@ class PromptProgress:
         """These keys are on the topic: they are to be deleted when the prompt is committed."""
         self._keys |= keys
         if self._keys:
-            self._taken.ending = self._delete
+            self._taken.ending = self.delete
 
-    async def _delete(self) -> None:
+    async def delete(self) -> None:
         """Delete what was kept, and close what was left open for nobody. Raises `BrokerError`."""
         for journal in self._journals:
             if journal.left is not None:

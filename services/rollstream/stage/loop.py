@@ -84,9 +84,9 @@ _CANCEL_SECONDS: Final = 5.0
 class Route(Generic[T, R]):
     """How the records of the topic `source` are handled.
 
-    `handle` yields each result as soon as it is complete; it is told where the record lies, and may give it an
-    `ending`. `on_failure` gives the results to publish if `handle` raised or the record was given up; without it the
-    message becomes a dead letter. `if_too_large` makes a smaller result of one over the size limit. `weight` is the
+    `handle` yields each result as soon as it is complete. `on_failure` gives the results to publish if `handle` raised
+    or the record was given up; without it the message becomes a dead letter. Both are told where the record lies, and
+    may give it an `ending`. `if_too_large` makes a smaller result of one over the size limit. `weight` is the
     record's share of `ConsumerSettings.max_weight`, and `freed` the part of that which ends with one of its results.
 
     `waits` gives what a record must wait for before it is handled, None if for nothing: while it waits it has no share.
@@ -99,7 +99,7 @@ class Route(Generic[T, R]):
     source: Topic[T]
     handle: Callable[[T, InFlight], AsyncGenerator[R, None]]
     output: Topic[R]
-    on_failure: Callable[[T, Exception], Iterable[R]] | None = None
+    on_failure: Callable[[T, Exception, InFlight], Iterable[R]] | None = None
     if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
     weight: Callable[[T], int] | None = None
     freed: Callable[[R], int] | None = None
@@ -326,7 +326,7 @@ class _Work:
             return
         deliveries = Deliveries()
         try:
-            for result in route.on_failure(record, error):
+            for result in route.on_failure(record, error, taken):
                 await self._send(taken, route, result, deliveries)
         except EncodeError as unwritable:
             await self._dead_letter(taken, start, unwritable, reason="unwritable")
