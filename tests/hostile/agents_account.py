@@ -30,6 +30,8 @@ class Account:
     """Of the published samples."""
     tools: Mapping[str, int]
     """How often the server of tools did what."""
+    num_late: int = 0
+    """Keys of progress that a suspended process sent behind their deletion: they expire."""
     problems: tuple[str, ...]
 
 

@@ -4,12 +4,14 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from rollstream.local.ports import free_ports
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ids import rollout_id
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Sampling
 from rollstream.schemas.topics import PROGRESS, PROMPTS, ROLLOUTS
@@ -26,6 +28,9 @@ from tests.hostile.session_server import events, open_sessions, serve
 GROUP_SIZE: Final = 2
 _MOST_OPEN: Final = 24
 """Prompts. What a dead generator had in hand waits behind all that another has fetched already."""
+_ASSIGNED: Final = ": assigned [("
+"""What a generator says when it gets partitions."""
+_GOES_ON_SECONDS: Final = 5.0
 _CLOSED_SECONDS: Final = 60.0
 """After the last fault, no session is open any more that was open then."""
 _CYCLES: Final = AgentChoice(name="reasoning_cache", options={"max_reasoning_tokens": str(REASONING_TOKENS)})
@@ -94,7 +99,7 @@ class Campaign:
             self._until_at_work(victim, at + self.pace.between_seconds)
             at = time.monotonic()
             if fault == "suspend":
-                self._suspend(victim)
+                self._suspend(victim, self.generators[1 - number % 2])
             else:
                 victim.kill()
             if victim.has_ended:
@@ -108,9 +113,11 @@ class Campaign:
             assert generator.terminate() == 0
         pairs = ((prompt, index) for prompt in self.prompts for index in range(prompt.group_size))
         agents = {rollout_id(prompt.group_id, index): prompt.agent.name for prompt, index in pairs}
-        return account_of(
-            agents, self.run.records(ROLLOUTS), sampled_parts(self.sampled), events(self.tools_log), self._left()
+        left, num_late = self._left()
+        found = account_of(
+            agents, self.run.records(ROLLOUTS), sampled_parts(self.sampled), events(self.tools_log), left
         )
+        return replace(found, num_late=num_late)
 
     def open_after(self, at: float) -> set[str]:
         """Sessions that were open then, and that nobody had closed a minute later."""
@@ -130,20 +137,40 @@ class Campaign:
 
         wait_until(is_at_work, self._said, self.pace.between_seconds + 60.0, every_seconds=0.25)
 
-    def _suspend(self, victim: StartedProcess) -> None:
-        """Until another process goes on with one of its sessions: it wakes as one that was thought dead."""
-        before = self._num_taken_over()
+    def _suspend(self, victim: StartedProcess, other: StartedProcess) -> None:
+        """Until the other one has its partitions: it wakes as one that was thought dead.
+
+        The other one goes on with its sessions by then, if it had one open.
+        """
+        before, assigned = self._num_taken_over(), other.said().count(_ASSIGNED)
         victim.signal(signal.SIGSTOP)
-        wait_until(lambda: self._num_taken_over() > before, self._said, 60.0, every_seconds=0.25)
+        wait_until(lambda: other.said().count(_ASSIGNED) > assigned, self._said, 60.0, every_seconds=0.25)
+        late = time.monotonic() + _GOES_ON_SECONDS
+        wait_until(
+            lambda: self._num_taken_over() > before or time.monotonic() > late, self._said, 60.0, every_seconds=0.25
+        )
         victim.signal(signal.SIGCONT)
 
     def _num_taken_over(self) -> int:
         return sum(event.kind == "taken over" for event in events(self.tools_log))
 
-    def _left(self) -> list[str]:
-        """What is kept on `progress` still."""
-        newest = {message.key: message.value for message in self.run.messages(PROGRESS.name)}
-        return sorted(str(key) for key, value in newest.items() if value is not None)
+    def _left(self) -> tuple[list[str], int]:
+        """What is kept on `progress` still, and how much of that expires.
+
+        What a client holds when its process is suspended is sent when that goes on: it was noted before its successor
+        deleted the key, and lies behind that. Nobody asks for it: its prompt is committed.
+        """
+        codec = AvroCodec(PROGRESS)
+        deleted: dict[bytes | None, int] = {}
+        kept: dict[bytes | None, datetime] = {}
+        for message in self.run.messages(PROGRESS.name):
+            if message.value is None:
+                kept.pop(message.key, None)
+                deleted[message.key] = message.timestamp_ms
+            else:
+                kept[message.key] = codec.decode(message.value).noted_at
+        late = {key for key, at in kept.items() if key in deleted and at.timestamp() * 1000 < deleted[key]}
+        return sorted(str(key) for key in kept.keys() - late), len(late)
 
     def _said(self) -> str:
         return "\n".join(f"generator:\n{generator.said()[-1500:]}" for generator in self.generators)

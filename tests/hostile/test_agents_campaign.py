@@ -20,6 +20,7 @@ def account(kafka: str, name: str, directory: Path, pace: Pace, fault: Fault) ->
         found = campaign.end()
         sys.stdout.write(f"{found}\n")
         assert campaign.open_after(last) == set()
+        assert fault == "suspend" or not found.num_late
         return found
 
 
