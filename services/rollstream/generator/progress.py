@@ -69,8 +69,7 @@ class ProgressKeeper:
     async def end(self, prompt: PromptSubmitted, taken: InFlight, close: Close) -> None:
         """End what was left of a prompt that nobody goes on with: its sessions, and its keys. Raises `BrokerError`."""
         progress = await self.begun(prompt, taken)
-        for index in samples_of(prompt):
-            await close(prompt, index, progress.journal(prompt, index))
+        await asyncio.gather(*(close(prompt, index, progress.journal(prompt, index)) for index in samples_of(prompt)))
         await progress.delete()
 
     def _read(self, prompts_partition: int) -> tuple[int, Kept]:
