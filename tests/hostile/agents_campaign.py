@@ -48,7 +48,6 @@ class Pace:
     is lost depends on how many such pieces a sequence samples between two faults.
     """
 
-    num_prompts: int
     num_faults: int
     between_seconds: float
     token_seconds: float = 0.001
@@ -64,9 +63,8 @@ class Campaign:
 
     run: Run
     pace: Pace
-    prompts: list[PromptSubmitted]
+    prompts: list[PromptSubmitted] = field(default_factory=list)
     generators: list[StartedProcess] = field(default_factory=list)
-    num_submitted: int = 0
 
     @property
     def sampled(self) -> Path:
@@ -82,14 +80,12 @@ class Campaign:
         """One more generator."""
         return self.run.start_forked(partial(generate, self.run.config, self.sampled))
 
-    def feed(self) -> int:
-        """Submit what is missing to as many open prompts as credit would allow; returns how many are done."""
-        done = self.run.committed("generators", PROMPTS.name)
-        more = self.prompts[self.num_submitted : done + _MOST_OPEN]
-        if more:
+    def feed(self) -> None:
+        """Submit what is missing to as many open prompts as credit would allow."""
+        rows = range(len(self.prompts), self._num_done() + _MOST_OPEN)
+        if more := [_prompt(self.run.name, row) for row in rows]:
             self.run.submit(*more)
-            self.num_submitted += len(more)
-        return done
+            self.prompts += more
 
     def faults(self, fault: Fault) -> float:
         """Make all faults, one generator after the other; monotonic seconds of the last one."""
@@ -108,7 +104,7 @@ class Campaign:
 
     def end(self) -> Account:
         """Wait until everything is done; what became of it."""
-        wait_until(lambda: self.feed() == len(self.prompts), self._said, self.pace.done_seconds, every_seconds=0.5)
+        wait_until(lambda: self._num_done() == len(self.prompts), self._said, self.pace.done_seconds, every_seconds=0.5)
         for generator in self.generators:
             assert generator.terminate() == 0
         pairs = ((prompt, index) for prompt in self.prompts for index in range(prompt.group_size))
@@ -122,6 +118,9 @@ class Campaign:
     def open_after(self, at: float) -> set[str]:
         """Sessions that were open then, and that nobody had closed a minute later."""
         return open_sessions(events(self.tools_log), opened_until=at, closed_until=at + _CLOSED_SECONDS)
+
+    def _num_done(self) -> int:
+        return self.run.committed("generators", PROMPTS.name)
 
     def _until_at_work(self, victim: StartedProcess, at: float) -> None:
         """A process that has nothing in hand loses nothing: its engine must have sampled since the look before."""
@@ -178,8 +177,8 @@ class Campaign:
 
 @contextmanager
 def a_campaign(run: Run, pace: Pace) -> Iterator[Campaign]:
-    """The campaign at its start: everything runs, and all prompts are there."""
-    campaign = Campaign(run, pace, [_prompt(run.name, row) for row in range(pace.num_prompts)])
+    """The campaign at its start: everything runs, and the first prompts are there."""
+    campaign = Campaign(run, pace)
     port = free_ports(1)[0]
     run.tables |= {
         "agents.counting": {"path": "tests.hostile.counting_generator.CountingAgent"},

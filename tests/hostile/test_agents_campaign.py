@@ -9,9 +9,9 @@ from tests.harness.running import a_run
 from tests.hostile.agents_account import Account
 from tests.hostile.agents_campaign import Fault, Pace, a_campaign
 
-SHORT = Pace(num_prompts=28, num_faults=4, between_seconds=5.0)
+SHORT = Pace(num_faults=4, between_seconds=5.0)
 # Ten minutes with the default pieces.
-LONG = Pace(num_prompts=500, num_faults=20, between_seconds=30.0, progress_tokens=0, done_seconds=300.0)
+LONG = Pace(num_faults=20, between_seconds=30.0, progress_tokens=0, done_seconds=300.0)
 
 
 def account(kafka: str, name: str, directory: Path, pace: Pace, fault: Fault) -> Account:
