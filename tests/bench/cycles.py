@@ -105,7 +105,8 @@ def _rounded(value: float) -> float:
 def _warm_up(model: Path, seed: int) -> None:
     command = [
         sys.executable, "-m", "rollstream.cli.main", "sft", "--tiny-model", "--environment", "running_sum_turns",
-        "--until-accuracy", "0.75", "--seed", str(seed), "--threads", "1", "--output", str(model),
+        "--until-accuracy", "0.75", "--max-steps", "3000", "--seed", str(seed), "--threads", "1",
+        "--output", str(model),
     ]  # fmt: skip
     subprocess.run(command, check=True, stdout=sys.stderr)
 
