@@ -47,7 +47,9 @@ def image_environment(directory: Path) -> ImageEnvironment:
             for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
                 if not (packages / name).exists():
                     (packages / name).symlink_to(Path(str(distribution.locate_file(name))))
-    (packages / "_rollstream.pth").write_text("".join(f"{ROOT / folder}\n" for folder in _FOLDERS))
+    own = packages / "_rollstream.pth"
+    own.unlink(missing_ok=True)  # a link by now: what is written would go to the environment of these tests
+    own.write_text("".join(f"{ROOT / folder}\n" for folder in _FOLDERS))
     program = home / "bin" / "rollstream"
     program.write_text(_PROGRAM.format(python=home / "bin" / "python"))
     program.chmod(0o755)
