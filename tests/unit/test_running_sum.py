@@ -47,7 +47,21 @@ def test_right_turns_ask_and_answer_as_the_agent_does_and_reach_the_sum_in_three
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("4", 1 / 6), ("32", 1.0), ("4,12", 0), ("11,12", 0.5), ("5", 0), ("", 0), ("4,", 0), ("4, 11", 0), ("a", 0)],
+    [
+        ("4,11", 1 / 3),
+        ("24,32", 1.0),
+        ("11,12", 0.5),
+        ("4,11,12,21", 2 / 3),
+        ("4,12", 0),
+        ("4", 0),
+        ("32", 0),
+        ("5", 0),
+        ("4,11,12", 0),
+        ("", 0),
+        ("4,", 0),
+        ("4, 11", 0),
+        ("a", 0),
+    ],
 )
 def test_the_reward_is_how_far_the_answers_sums_come(answer: str, expected: float) -> None:
     assert reward(answer) == pytest.approx(expected)

@@ -2,7 +2,7 @@
 
 The problem is `471938`. An answer has room for two sums, so the first one is `4,11`. The summary `1938:11` says what is
 left, and the sum so far; from there the next answer is `12,21`. The reward is the share of the digits that are added up
-where an answer ends: a third for one answer alone, and 1 for the last of three. A tiny model learns it on a CPU.
+where such an answer ends: a third for one answer alone, and 1 for the last of three. A tiny model learns it on a CPU.
 
 `running_sum_turns` has the turns of this one by one, each with a demonstration, for a warm-up.
 """
@@ -28,13 +28,19 @@ _SAMPLING: Final = Sampling(temperature=1.0, max_tokens=8)
 
 
 def progress(sample: RewardInput) -> float:
-    """The share of the digits that are added up where the answer ends; 0 unless all its sums follow each other."""
+    """The share of the digits that are added up where the answer ends; 0 unless all its sums follow each other.
+
+    One sum alone is worth nothing. Else it would be worth more than two, since it is easier to get right: policies
+    learned to say one, and no summary goes on from that.
+    """
     sums = list(accumulate(map(int, reference_of(sample))))
     said = sample.completion.split(",")
     if not all(one.isdecimal() and len(one) <= 3 for one in said):
         return 0.0
     numbers = [int(one) for one in said]
     if numbers[0] not in sums:
+        return 0.0
+    if len(numbers) % AT_ONCE:
         return 0.0
     first = sums.index(numbers[0])
     return (first + len(numbers)) / len(sums) if sums[first : first + len(numbers)] == numbers else 0.0
