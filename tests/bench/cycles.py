@@ -60,7 +60,7 @@ class _Learned:
 @click.option("--way", type=click.Choice(["trajectories", "states"]), multiple=True, default=["trajectories", "states"])
 @count_option("--seeds", 3, 1, "Runs each way, each with a model and problems of its own.")
 @count_option("--first-seed", 0, 0, "Of these runs the first.")
-@count_option("--steps", 200, 1, "Optimizer steps of a run.")
+@count_option("--steps", 300, 1, "Optimizer steps of a run.")
 @count_option("--groups", 16, 1, "Groups of a step, of 16 samples each.")
 @count_option("--prompts", 256, 1, "Held-out problems, each answered greedily before and after.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw rewards by turn number there.")
