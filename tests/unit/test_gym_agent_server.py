@@ -1,6 +1,7 @@
 """The simple agent's server and the model's: the tool loop over HTTP, and what of it the model sees (G7)."""
 
 import json
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -281,6 +282,10 @@ def test_g23_the_tokens_of_a_chat_lie_on_its_last_item() -> None:
         ({**SAMPLED, "token_ids": ["7", "8"]}, PROMPT),
         ({**SAMPLED, "logprobs": None}, PROMPT),
         ({**SAMPLED, "logprobs": {"content": [{}, {}]}}, PROMPT),
+        ({**SAMPLED, "logprobs": {"content": [{"logprob": "-1"}, {"logprob": -1}]}}, PROMPT),
+        ({**SAMPLED, "logprobs": {"content": [{"logprob": "x"}, {"logprob": -1}]}}, PROMPT),
+        ({**SAMPLED, "logprobs": {"content": [{"logprob": math.nan}, {"logprob": -1}]}}, PROMPT),
+        ({**SAMPLED, "token_ids": [7, 2**40]}, PROMPT),
     ],
 )
 def test_g23_a_chat_without_the_tokens_that_were_asked_for_is_no_answer(

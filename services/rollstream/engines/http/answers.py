@@ -71,7 +71,12 @@ def token_generation(
     `spans`: what the server reports; None: no token is of an older version than `weight_version`, which stands for all.
     """
     choice = _choice(answer)
-    token_ids = _token_ids(choice.get("token_ids"), request.max_tokens)
+    if choice.get("token_ids") is None:
+        raise EngineError(
+            "the answer has no token_ids: with tokenizer_path the servers must know return_token_ids, as vLLM does; "
+            "without it their answers are text, which never trains"
+        )
+    token_ids = token_ids_of(choice["token_ids"], request.max_tokens)
     finish_reason = _finish_reason(choice)
     if finish_reason is FinishReason.LENGTH and len(token_ids) < request.max_tokens:
         raise EngineError(
@@ -89,7 +94,7 @@ def token_generation(
     whole = (WeightSpan(weight_version=weight_version, start=0, end=len(token_ids)),)
     return Generation(
         token_ids=token_ids,
-        behavior_logprobs=_logprobs(found, len(token_ids)),
+        behavior_logprobs=logprobs_of(found, len(token_ids)),
         weight_spans=spans or whole,
         finish_reason=finish_reason,
         text=_text_of(detokenize(token_ids), choice.get("text"), request.sampling.stop),
@@ -194,12 +199,8 @@ def _tool_calls(calls: Any) -> tuple[ToolCall, ...]:
         raise EngineError(f"the answer's tool_calls can't be read: {str(error)[:500]}") from error
 
 
-def _token_ids(found: Any, max_tokens: int) -> NDArray[np.int32]:
-    if found is None:
-        raise EngineError(
-            "the answer has no token_ids: with tokenizer_path the servers must know return_token_ids, as vLLM does; "
-            "without it their answers are text, which never trains"
-        )
+def token_ids_of(found: Any, max_tokens: int) -> NDArray[np.int32]:
+    """The token ids in an answer, at least one. Raises `EngineError` for anything else."""
     is_counts = isinstance(found, list) and all(type(token) is int and 0 <= token < 2**31 for token in found)
     if not is_counts or not 1 <= len(found) <= max_tokens:
         number = f"{len(found)} values" if isinstance(found, list) else type(found).__name__
@@ -214,7 +215,8 @@ def _refuse_other_prompt(found: Any, request: GenerationRequest) -> None:
         raise EngineError(f"the server read another prompt than was asked: prompt_token_ids {shown(found)}")
 
 
-def _logprobs(found: Any, num_tokens: int) -> NDArray[np.float32]:
+def logprobs_of(found: Any, num_tokens: int) -> NDArray[np.float32]:
+    """The logprobs in an answer, one for each token. Raises `EngineError` for anything else."""
     if not isinstance(found, list) or len(found) != num_tokens:
         raise EngineError(f"the answer has not one logprob for each of its {num_tokens} tokens")
     if not all(type(one) in (int, float) and MIN_LOGPROB <= one <= MAX_LOGPROB for one in found):

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Mapping
-from operator import index
 from typing import Any, Final
 
+from rollstream.engines.http.answers import logprobs_of, token_ids_of
 from rollstream.gym.servers.answers import input_of, items_of, refused
 from rollstream.gym.transcript import messages_of
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import EngineError
 
 _SAME: Final = ("temperature", "top_p", "seed", "parallel_tool_calls")
@@ -46,7 +47,7 @@ def response_of_chat(asked: Mapping[str, Any], chat: Mapping[str, Any], *, has_t
         identity, items = str(chat.get("id", "")), _items(message)
         if has_tokens:
             items[-1] |= _tokens(chat["prompt_token_ids"], choice["token_ids"], choice["logprobs"]["content"])
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, EngineError) as error:
         raise EngineError(
             f"the model's API gave a chat completion without its message or its tokens: {error!r}"
         ) from error
@@ -91,15 +92,11 @@ def _items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tokens(prompt: Any, sampled: Any, logprobs: Any) -> dict[str, list[Any]]:
-    """Raises `TypeError` for what is no list of numbers."""
-    found: dict[str, list[Any]] = {
-        "prompt_token_ids": [*map(index, prompt)],
-        "generation_token_ids": [*map(index, sampled)],
-        "generation_log_probs": [float(one["logprob"]) for one in logprobs],
-    }
-    if len(found["generation_token_ids"]) != len(found["generation_log_probs"]):
-        raise TypeError(f"{len(sampled)} token_ids and {len(logprobs)} logprobs")
-    return found
+    """Raises `EngineError`, as for every server's token ids and logprobs."""
+    found = [one["logprob"] for one in logprobs]
+    token_ids_of(prompt, MAX_SAMPLE_TOKENS)
+    logprobs_of(found, len(token_ids_of(sampled, MAX_SAMPLE_TOKENS)))
+    return {"prompt_token_ids": prompt, "generation_token_ids": sampled, "generation_log_probs": found}
 
 
 def _tool(tool: Any) -> Any:
