@@ -38,9 +38,7 @@ def progress(sample: RewardInput) -> float:
     if not all(one.isdecimal() and len(one) <= 3 for one in said):
         return 0.0
     numbers = [int(one) for one in said]
-    if numbers[0] not in sums:
-        return 0.0
-    if len(numbers) % AT_ONCE:
+    if len(numbers) % AT_ONCE or numbers[0] not in sums:
         return 0.0
     first = sums.index(numbers[0])
     return (first + len(numbers)) / len(sums) if sums[first : first + len(numbers)] == numbers else 0.0

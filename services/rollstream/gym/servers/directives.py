@@ -44,7 +44,6 @@ class _EntryMaker:
             return [self.made(one, within) for one in value]
         if isinstance(value, str) and (whole := _WHOLE.fullmatch(value)):
             value = {_INHERIT if whole["kind"] == "inherit_from" else _COPY: whole["path"]}
-            return self._entry(value, within)
         return self._entry(value, within) if isinstance(value, Mapping) else value
 
     def _entry(self, given: Mapping[str, Any], within: tuple[str, ...]) -> Any:
