@@ -105,11 +105,18 @@ async def load(engine: Engine, weight_version: int, path: Path) -> None:
 
 
 async def update(engine: Engine, first: int, paths: Sequence[Path], every_seconds: float, seconds: float) -> int:
-    """Load a version each `every_seconds`, numbered from `first`, of these in turn; returns how many were loaded."""
-    ends_at = time.monotonic() + seconds
-    count = 0
-    while time.monotonic() < ends_at:
+    """Load a version each `every_seconds`, numbered from `first`, of these in turn; returns how many were loaded.
+
+    Each is due by the clock, however long the one before took; one that is late is loaded at once.
+    """
+    began, count = time.monotonic(), 0
+    while (due := count * every_seconds) < seconds:
+        await _until(began + due)
         await engine.load_weights(first + count, paths[count % len(paths)])
         count += 1
-        await asyncio.sleep(every_seconds)
+    await _until(began + seconds)
     return count
+
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(0.0, moment - time.monotonic()))
