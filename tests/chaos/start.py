@@ -55,13 +55,13 @@ class ChaosOptions:
     callers: int = 4
 
 
-def run_chaos(options: ChaosOptions, say: Say) -> Report:
+def run_chaos(options: ChaosOptions, say: Say, **campaign: Any) -> Report:
     """A whole campaign on brokers and a Redis of its own; the run's directory keeps logs and settings.
 
-    Raises `ConfigurationError` if the directory is that of another run.
+    `campaign`: see `Campaign`. Raises `ConfigurationError` if the directory is that of another run.
     """
     with servers_of(options.run_dir, options.brokers) as (cluster, redis):
-        return run_campaign(options, cluster, redis, say)
+        return run_campaign(options, cluster, redis, say, **campaign)
 
 
 def run_campaign(

@@ -11,7 +11,7 @@ from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.process.settings.base import STAGES, Stage
 from tests.chaos.campaign import PROGRESS_SECONDS, Report
-from tests.chaos.faults import EVERY_KIND
+from tests.chaos.faults import EVERY_KIND, WITH_SERVERS
 from tests.chaos.start import ChaosOptions, run_campaign, run_chaos
 from tests.chaos.world import Pace
 from tests.harness.forking import start_command
@@ -60,14 +60,15 @@ def test_a_fault_of_every_kind_and_a_kill_of_every_stage_lose_nothing_and_leave_
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_faults_upon_a_vllm_generator_and_one_that_asks_a_server_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+    kinds = {**KINDS, **dict.fromkeys(WITH_SERVERS.keys() - KINDS.keys(), 1)}
     options = ChaosOptions(
-        run_dir=tmp_path, seed=7, num_faults=30, brokers=1, generators=("vllm", "openai_http"),
+        run_dir=tmp_path, seed=7, num_faults=sum(kinds.values()), brokers=1, generators=("vllm", "openai_http"),
         pace=Pace(pause_seconds=4.0),
     )  # fmt: skip
-    report = run_chaos(options, print)
+    report = run_chaos(options, print, kinds=kinds)
     assert report.problems == ()
     assert report.trained > 0
-    assert report.faults["server"] == 1
+    assert report.faults == kinds
     assert min(report.samples["vllm"], report.samples["openai_http"]) > 0
 
 
