@@ -104,17 +104,21 @@ def test_answers_are_whole_and_recorded_exactly_over_many_updates(
     url = host.run(serving.serve, host.settings, {})
     callers = Callers(url, seed=num_calls)
 
+    began = time.monotonic()
+
     async def under_updates() -> int:
         asking = [asyncio.create_task(callers.ask(num_calls)) for _ in range(NUM_CALLERS)]
         num_versions = 0
         while not all(task.done() for task in asking):
-            first, paths = FIRST + num_versions, (versions.old, versions.new)[:: 1 - 2 * (num_versions % 2)]
-            num_versions += await asyncio.to_thread(host.run, serving.update, first, paths, EVERY_SECONDS, 1.0)
+            # By the clock: a load takes a part of the time between two.
+            await asyncio.sleep(max(0.0, began + num_versions * EVERY_SECONDS - time.monotonic()))
+            path = (versions.old, versions.new)[num_versions % 2]
+            await asyncio.to_thread(host.run, serving.load, FIRST + num_versions, path)
+            num_versions += 1
         await asyncio.gather(*asking)
         await callers.close()
         return num_versions
 
-    began = time.monotonic()
     num_versions = asyncio.run(under_updates())
     print(f"{num_versions / (time.monotonic() - began):.2f} versions a second")  # noqa: T201 (the figure of a campaign)
     calls: Sequence[ServedCall] = host.run(serving.recorded)

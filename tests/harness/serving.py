@@ -1,7 +1,6 @@
 """A serving endpoint over the engine of an `EngineHost`, in the engine's process: what tests ask of it by scenarios."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,23 +99,5 @@ async def close(engine: Engine) -> None:
 
 
 async def load(engine: Engine, weight_version: int, path: Path) -> None:
-    """Load a version while nothing runs."""
+    """Load a version."""
     await engine.load_weights(weight_version, path)
-
-
-async def update(engine: Engine, first: int, paths: Sequence[Path], every_seconds: float, seconds: float) -> int:
-    """Load a version each `every_seconds`, numbered from `first`, of these in turn; returns how many were loaded.
-
-    Each is due by the clock, however long the one before took; one that is late is loaded at once.
-    """
-    began, count = time.monotonic(), 0
-    while (due := count * every_seconds) < seconds:
-        await _until(began + due)
-        await engine.load_weights(first + count, paths[count % len(paths)])
-        count += 1
-    await _until(began + seconds)
-    return count
-
-
-async def _until(moment: float) -> None:
-    await asyncio.sleep(max(0.0, moment - time.monotonic()))
