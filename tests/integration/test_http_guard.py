@@ -175,8 +175,9 @@ def test_more_calls_than_the_bound_are_told_to_come_again(server: GuardedServer)
     with ExitStack() as stack:
         calls = [stack.enter_context(connected(server.port)) for _ in range(8)]
         for call in calls:
-            call.sendall(a_request("/hold", key=ALICE))
+            call.sendall(a_request("/hold", body=b"[1]", key=ALICE))
         wait_until(lambda: server.gauge("calls_in_work") == 8, "eight calls in work")
+        wait_until(lambda: server.gauge("bodies_bytes") == 24, "their bodies")
         answer = exchanged(server.port, a_request(key=BOB))
         assert (answer.status, answer.headers["retry-after"]) == (503, "1")
 

@@ -79,8 +79,9 @@ class TreeCopy:
         done = self._python("-m", "pytest", "-n0", "-x", "-p", "no:cacheprovider", "--color=no", *left_out, *tests)
         if done.returncode in (0, _NONE_COLLECTED):
             return None
-        named = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
-        if done.returncode != _SOME_FAILED or not named or "::" not in named[0]:
+        # A line of a captured log begins with ERROR too, and names no test.
+        named = re.findall(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
+        if done.returncode != _SOME_FAILED or not named:
             raise NoVerdictError(f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}")
         return str(named[0])
 

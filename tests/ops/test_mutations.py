@@ -64,6 +64,7 @@ def test_a_change_is_planted_in_a_copy_and_taken_back(tmp_path: Path) -> None:
 
 
 _THREE_TESTS = """
+import logging
 from pathlib import Path
 
 def test_that_fails_every_other_time() -> None:
@@ -71,6 +72,7 @@ def test_that_fails_every_other_time() -> None:
     assert not (mark.unlink() if mark.exists() else mark.write_text("failed"))
 
 def test_that_always_fails() -> None:
+    logging.getLogger("a log").error("names no test")
     assert not "anything"
 
 def test_that_fails_with_the_change() -> None:
