@@ -61,14 +61,14 @@ async def an_endpoint(app: ASGI3Application, name: str) -> AsyncIterator[int]:
 
 
 async def streamed(
-    port: int, *, num_clients: int, seconds: int, max_tokens: int, cores: Collection[int] | None
+    port: int, *, num_clients: int, seconds: int, mean_tokens: int, cores: Collection[int] | None
 ) -> dict[str, float]:
     """The 95th percentiles of so many clients' times in seconds: `first_token` and `per_token`; and how many calls."""
     client = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.bench.stream_client",
-        *map(str, (port, num_clients, seconds, max_tokens)),
+        *map(str, (port, num_clients, seconds, mean_tokens)),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

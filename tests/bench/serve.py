@@ -45,7 +45,7 @@ class Load:
     cores: Collection[int] | None
     num_clients: int
     seconds: int
-    max_tokens: int
+    mean_tokens: int
 
     async def streams(self, side: str) -> dict[str, float]:
         """What clients see of a side."""
@@ -53,7 +53,7 @@ class Load:
             self.ports[side],
             num_clients=self.num_clients,
             seconds=self.seconds,
-            max_tokens=self.max_tokens,
+            mean_tokens=self.mean_tokens,
             cores=self.cores,
         )
 
@@ -62,7 +62,7 @@ class Load:
 @count_option("--rounds", 7, 1, "Runs of all sides, in turn; medians count.")
 @count_option("--seconds", 8, 3, "Measured on each side.", most=600)
 @count_option("--clients", 16, 1, "Clients that stream.")
-@count_option("--tokens", 96, 2, "Of each answer.", most=200)
+@count_option("--tokens", 96, 2, "Of an answer on average: half to one and a half times as many.", most=128)
 def command(rounds: int, seconds: int, clients: int, tokens: int) -> None:
     """Time per token and to the first one (p95): recorded ÷ with logprobs alone, at most 1.10.
 
@@ -78,7 +78,7 @@ def command(rounds: int, seconds: int, clients: int, tokens: int) -> None:
             stack.callback(kafka.down)
             kafka.up()
             ports = runner.run(_endpoints(engine, directory, kafka.kafka.bootstrap_servers, stack))
-            load = Load(ports=ports, cores=cores.rest.cores, num_clients=clients, seconds=seconds, max_tokens=tokens)
+            load = Load(ports=ports, cores=cores.rest.cores, num_clients=clients, seconds=seconds, mean_tokens=tokens)
             figures = _compare(load, rounds, runner)
         finally:
             runner.run(stack.aclose())

@@ -64,7 +64,7 @@ class Sides:
                 port,
                 num_clients=self.num_clients,
                 seconds=self.seconds,
-                max_tokens=_CALL_TOKENS,
+                mean_tokens=_CALL_TOKENS,
                 cores=self.cores,
             )
 

@@ -1,7 +1,10 @@
 """Clients that stream chat completions, one call after the other, in a process of their own.
 
-`python -m tests.bench.stream_client PORT CLIENTS SECONDS MAX_TOKENS` prints one JSON object: of each call that began
+`python -m tests.bench.stream_client PORT CLIENTS SECONDS MEAN_TOKENS` prints one JSON object: of each call that began
 after the first second, the seconds to its first token, and from its first to its last divided by the tokens between.
+
+Answers have MEAN_TOKENS tokens on average. Were all of one length, the calls of all clients would end in one step of
+the engine and begin in the next one, as the calls of real clients never do.
 """
 
 import asyncio
@@ -26,14 +29,14 @@ class StreamTimes:
     per_token: list[float] = field(default_factory=list)
 
 
-async def _client(session: aiohttp.ClientSession, url: str, number: int, max_tokens: int, times: StreamTimes) -> None:
+async def _client(session: aiohttp.ClientSession, url: str, number: int, mean_tokens: int, times: StreamTimes) -> None:
     numbers = random.Random(number)
     counted_from = time.monotonic() + _WARM_UP_SECONDS
     while True:
         asked = {
             "model": "bench",
             "messages": [{"role": "user", "content": "".join(numbers.choices("123456789", k=5))}],
-            "max_tokens": max_tokens,
+            "max_tokens": numbers.randint(mean_tokens // 2, mean_tokens * 3 // 2),
             "temperature": 1.0,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -65,11 +68,11 @@ async def _streamed(session: aiohttp.ClientSession, url: str, asked: dict[str, A
     return first, last, num_tokens
 
 
-async def _run(port: int, num_clients: int, seconds: float, max_tokens: int) -> StreamTimes:
+async def _run(port: int, num_clients: int, seconds: float, mean_tokens: int) -> StreamTimes:
     times = StreamTimes()
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session:
-        clients = [asyncio.create_task(_client(session, url, one, max_tokens, times)) for one in range(num_clients)]
+        clients = [asyncio.create_task(_client(session, url, one, mean_tokens, times)) for one in range(num_clients)]
         ended, _ = await asyncio.wait(clients, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
         for client in clients:
             client.cancel()
