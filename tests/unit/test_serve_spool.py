@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -48,6 +49,24 @@ def test_answers_leave_the_spool_oldest_first_and_only_when_they_are_removed(spo
     spool.remove([spool.oldest()[1].number])
     assert [one.key for one in spool.oldest()] == [b"a", b"c"]
     assert spool.num_records == 2
+
+
+def test_the_age_of_the_oldest_answer_is_that_of_the_one_which_is_published_next(spool: Spool) -> None:
+    def oldest() -> float | None:
+        return REGISTRY.get_sample_value("rollstream_serve_spool_oldest_timestamp_seconds")
+
+    before = time.time()
+    spool.append([(b"a", b"1")])
+    spool.append([(b"b", b"2")])
+    first, second = spool.oldest()
+    assert before <= first.kept_at <= second.kept_at <= time.time()
+    assert oldest() == first.kept_at
+    spool.remove([first.number])
+    assert spool.oldest() == [second]
+    assert oldest() == second.kept_at
+    spool.remove([second.number])
+    assert spool.oldest() == []
+    assert oldest() == 0.0
 
 
 def test_few_large_answers_are_given_out_at_once(tmp_path: Path) -> None:

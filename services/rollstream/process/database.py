@@ -149,10 +149,9 @@ class Database:
     @property
     def num_bytes(self) -> int:
         """Size of the file, without what waits in its log."""
-        pages, page_bytes = self.one("PRAGMA page_count"), self.one("PRAGMA page_size")
-        assert pages is not None
-        assert page_bytes is not None
-        return int(pages[0]) * int(page_bytes[0])
+        size = self.one("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
+        assert size is not None
+        return int(size[0])
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -31,9 +31,10 @@ _BYTES_AT_ONCE: Final = 2**23
 
 
 class Spooled(NamedTuple):
-    """An encoded answer and its number in the spool."""
+    """An encoded answer, its number in the spool, and when it was kept (seconds since the epoch)."""
 
     number: int
+    kept_at: float
     key: bytes
     value: bytes
 
@@ -77,7 +78,9 @@ class Spool:
 
     def oldest(self) -> list[Spooled]:
         """The next answers to publish, at most 256 and some 8 MiB."""
-        return self._on(_oldest)
+        found = self._on(_oldest)
+        metrics.SPOOL_OLDEST.set(found[0].kept_at if found else 0.0)
+        return found
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Forget answers that are on Kafka."""
@@ -128,8 +131,6 @@ class Spool:
         self.num_bytes = self._on(lambda database: database.num_bytes)
         metrics.SPOOL_BYTES.set(self.num_bytes)
         metrics.SPOOL_RECORDS.set(self.num_records)
-        oldest = self._on(lambda database: database.one("SELECT kept_at FROM answers ORDER BY number LIMIT 1"))
-        metrics.SPOOL_OLDEST.set(0.0 if oldest is None else oldest[0])
 
 
 def _number(database: Database, query: str) -> int:
@@ -145,5 +146,5 @@ def _oldest(database: Database) -> list[Spooled]:
         if last and num_bytes + size > _BYTES_AT_ONCE:
             break
         num_bytes, last = num_bytes + size, number
-    rows = database.read("SELECT number, key, value FROM answers WHERE number <= ? ORDER BY number", last)
+    rows = database.read("SELECT number, kept_at, key, value FROM answers WHERE number <= ? ORDER BY number", last)
     return [Spooled(*row) for row in rows]
