@@ -28,6 +28,7 @@ from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
 from tests.harness.forking import start_command, start_forked
 from tests.harness.processes import StartedProcess, start_process
+from tests.harness.waits import DEADLINE_SECONDS
 
 R = TypeVar("R", bound=Record)
 
@@ -114,8 +115,10 @@ class Run:
             publisher.publish_soon(OutRecord(topic=f"{self.name}.{topic}", key=key.encode(), value=value))
             for key, value in values
         ]
+        # A broker whose disk stands still for seconds has no leaders for a while.
+        placed = [future.result(DEADLINE_SECONDS) for future in futures]
         publisher.close()
-        return [(future.result().partition, future.result().offset) for future in futures]
+        return [(place.partition, place.offset) for place in placed]
 
     def submit(self, *prompts: PromptSubmitted, topic: Topic[PromptSubmitted] = PROMPTS) -> None:
         """Put prompts on their topic, as any client could."""
