@@ -15,6 +15,8 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.engines.vllm.places import Reserve
 from rollstream.generator.serve.app import build_app
+from rollstream.generator.serve.asking import CallLayer
+from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.publishing import publish_spooled
 from rollstream.generator.serve.recorder import SpoolRecorder
 from rollstream.generator.serve.recording import RecordingEngine
@@ -66,7 +68,8 @@ class Load:
 def command(rounds: int, seconds: int, clients: int, tokens: int) -> None:
     """Time per token and to the first one (p95): recorded ÷ with logprobs alone, at most 1.10.
 
-    Beside it the price of logprobs: with them ÷ without, by the same routes. All three have the guard before them.
+    Beside it the price of logprobs: with them ÷ without, by the same routes. All three have the guard before them, and
+    the layer that says whose a call is.
     """
     with scratch() as directory, asyncio.Runner() as runner:
         cores = take_engine_cores()
@@ -135,7 +138,13 @@ async def _endpoints(engine: VllmEngine, directory: Path, brokers: str, stack: A
     apps: dict[str, Any] = {"recorded": (await build_app(engine, settings, recorder)).app}
     for side, logprobs in (("logprobs", True), ("bare", False)):
         unrecorded = cast(RecordingEngine, UnrecordedEngine(engine, logprobs=logprobs))
-        apps[side] = await _vllm.vllm_routes(unrecorded, settings.serve, settings.engine, "bench")
+        apps[side] = CallLayer(
+            await _vllm.vllm_routes(unrecorded, settings.serve, settings.engine, "bench"),
+            lane=ServingLane(_MAX_NUM_SEQS, settings.serve.max_waiting),
+            recorder=recorder,
+            subject_secret=None,
+            reads_control_tokens=True,
+        )
     return {side: await stack.enter_async_context(an_endpoint(app, side)) for side, app in apps.items()}
 
 
