@@ -126,7 +126,7 @@ def test_a_stack_keeps_ports_ids_and_records_and_lives_no_longer_than_its_owner_
     again.up()
     assert pids(again) == background, "what runs in the background is taken over"
     assert (again.kafka.bootstrap_servers, again.kafka.plan.cluster_id) == (servers, cluster_id)
-    # By its name: a client that nobody holds is gone before the answer comes.
+    # Held by its name: one that nobody holds may be gone before its answer comes.
     admin = AdminClient({"bootstrap.servers": servers})
     assert admin.describe_cluster().result(10).cluster_id == cluster_id
     produce(servers, range(100, 200))

@@ -161,14 +161,14 @@ def test_records_that_were_deleted_before_they_were_archived_are_said_to_be_lost
         deleted.result(30)
         refused = archived(run)
         assert isinstance(refused.exception, ConfigurationError)
-        lost = f"{topic}/0: offsets {GROUP_SIZE} to {end - 1}"
-        assert f"{lost} were deleted before they were archived" in str(refused.exception)
+        lost = f"scored/0: offsets {GROUP_SIZE} to {end - 1}"
+        assert f"{run.name}.{lost} were deleted before they were archived" in str(refused.exception)
         assert "--accept-loss" in str(refused.exception)
         prompts_of(run, 6)
         assert archived(run, "--accept-loss").exit_code == 0
         archive = run.directory / "archive"
         assert sorted(joined(archive).rollouts.prompt_id.unique()) == ["sort_digits/1", "sort_digits/6"]
-        assert Archive.reading(archive).gaps("rollouts") == [f"scored/0: offsets {GROUP_SIZE} to {end - 1}"]
+        assert Archive.reading(archive).gaps("rollouts") == [lost]
 
 
 def test_the_archive_of_another_run_is_refused(run: Run, kafka: str) -> None:
